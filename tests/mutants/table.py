@@ -53,6 +53,7 @@ TABLE: Final = "connector/deelog_connector/core/positions_table.py"
 PRIMARY: Final = "interceptors/deelog_interceptors/grid/replication/primary.py"
 BACKUP: Final = "interceptors/deelog_interceptors/grid/replication/backup.py"
 CONTROLLER: Final = "interceptors/deelog_interceptors/grid/topology/controller.py"
+GRID_NODE: Final = "interceptors/deelog_interceptors/grid/node.py"
 STORE: Final = "interceptors/deelog_interceptors/grid/data/store.py"
 LIVENESS: Final = "interceptors/deelog_interceptors/grid/topology/liveness.py"
 CONTROLLER_SERVICE: Final = "interceptors/deelog_interceptors/grid/topology/controller_service.py"
@@ -344,6 +345,20 @@ TAKEOVER: Final = (
         ),
         detector="pytest tests/interceptors/grid/topology/test_controller_service.py -k kafka_hides",
         because=ONE_CASE,
+    ),
+    Mutant(
+        "registration-hidden-for-good",
+        "",
+        "nodes that start wait for their registrations, which the topology topic hides until one of them is controller",
+        (
+            Edit(
+                GRID_NODE,
+                "        self.controller_service.start()\n        await self._or_failure(reading)\n",
+                "        await self._or_failure(reading)\n        self.controller_service.start()\n",
+            ),
+        ),
+        detector="scenario hidden_from_all_that_start",
+        because=RARE,
     ),
     Mutant(
         "idle-and-hidden",

@@ -148,9 +148,13 @@ class Node:
         # Registered only now: a registered incarnation has fenced the producers of the older ones.
         read = self._registry.expect(self._registry.token)
         await self._register()
-        await self._or_failure(read.wait())
-        self._turned = self._time()
+        reading = asyncio.ensure_future(read.wait())
+        # A topic that hides it does so until the next commit of a controller. One that lives has made it by then.
+        patience = self.settings.session_timeout + self.settings.failure_timeout
+        await asyncio.wait({reading, self.failure}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
         self.controller_service.start()
+        await self._or_failure(reading)
+        self._turned = self._time()
         for work in (self._beat_regularly, self._sweep):
             self._spawn(work(), work.__name__)
         await self._or_failure(self._until(lambda: self.member in self.view.members))

@@ -13,7 +13,8 @@ A lease outlives a change of controller, so that no write waits for one. While K
 on: the controller answers as long as it hears every registered node, for the next controller would be one of them and
 send its heartbeats to itself. With Kafka unavailable and a node silent it cannot know, and no node acknowledges
 (`cache.acks` below `all` needs no lease): then only Kafka can confirm the controller, which asks it again and again.
-Not covered: a next controller that registered only after the last one and all other nodes were cut off from Kafka.
+Not covered: a next controller that registered only after the last one and all other nodes were cut off from Kafka, or
+while the topology topic hid its registration from them.
 
 Source of the idea: Gray and Cheriton, Leases, 1989.
 """
