@@ -27,7 +27,7 @@ unexport VIRTUAL_ENV
 # A test run starts hundreds of Pythons: without files of bytecode each would compile the product anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all model mutants kills test-compose test-consumers images simulate proof chaos bench bench-spark bench-formats lint format types wheel-check pyfiles lock clean
+.PHONY: help setup demo test test-all model mutants kills test-compose test-consumers images simulate proof chaos bench bench-spark bench-formats lint format types wheel-check pyfiles lowest lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -115,6 +115,18 @@ wheel-check: setup ## the built wheel, alone in a clean environment outside this
 
 pyfiles: python ## the Spark job as one zip for spark-submit --py-files, in dist
 	@"$(PYTHON)" tools/pyfiles.py $(ARGS)
+
+# Tools that the tests need, in the versions of the lock; all else is as old as pyproject.toml allows.
+TOOLS := hypothesis|httpx|opentelemetry-sdk|psutil|pytest|pytest-randomly|pytest-timeout|pytest-xdist|schemathesis|testcontainers|trustme
+lowest: setup ## quick tests with the lowest versions of all direct dependencies that pyproject.toml allows
+	@place="$$(mktemp -d)"; trap 'rm -rf "$$place"' EXIT; \
+	install() { $(BIN)/uv pip install --quiet --python "$$place/bin/python" "$$@"; }; \
+	$(BIN)/uv venv --quiet --no-project --python $(BIN)/python --allow-existing "$$place"; \
+	install --resolution lowest-direct ".[avro,cachetools,demo,java,otel]"; \
+	install $$(sed -nE 's/^(($(TOOLS))==[^ ;]+).*/\1/p' requirements.lock); \
+	"$$place/bin/python" -m pytest -n $(WORKERS) -p no:cacheprovider -m "not slow and not kafka and not spark and not registry" \
+		tests/schemas tests/connector/cli tests/connector/rest tests/interceptors/cachetools tests/interceptors/grid/resp \
+		tests/spark/batches tests/spark/folding $(ARGS)
 
 lock: $(BIN)/uv ## resolve anew what pyproject.toml asks for (ARGS=--upgrade for newer versions)
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -26,7 +26,7 @@ from tenacity import (
     retry_if_exception_type,
     stop_after_attempt,
     stop_never,
-    wait_exponential_jitter,
+    wait_random_exponential,
 )
 
 from deelog_schemas.avro.schema import NO_SCHEMA, Part, canonical, registry_prefix
@@ -135,7 +135,7 @@ class Registry:
         def stop(state: RetryCallState) -> bool:
             return enough(state) or self._clock() >= until
 
-        wait = wait_exponential_jitter(multiplier=0.1, max=max(0.1, self._longest))
+        wait = wait_random_exponential(multiplier=0.1, max=max(0.1, self._longest))
         retry = retry_if_exception_type(RegistryAwayError)
         for attempt in Retrying(retry=retry, stop=stop, wait=wait, before_sleep=_say, reraise=True):
             with attempt, self._explained(subject):
