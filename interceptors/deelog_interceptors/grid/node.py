@@ -151,7 +151,8 @@ class Node:
         reading = asyncio.ensure_future(read.wait())
         # A topic that hides it does so until the next commit of a controller. One that lives has made it by then.
         patience = self.settings.session_timeout + self.settings.failure_timeout
-        await asyncio.wait({reading, self.failure}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        waited: set[asyncio.Future[Any]] = {reading, self.failure}
+        await asyncio.wait(waited, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
         self.controller_service.start()
         await self._or_failure(reading)
         self._turned = self._time()
