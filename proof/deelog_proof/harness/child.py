@@ -25,7 +25,7 @@ from deelog_schemas.errors import DeelogError
 _POLL_SECONDS = 0.05
 _STOP_SECONDS = 10.0
 _TAIL_LINES = 20
-_TAIL_BYTES = 16_384
+_TAIL_BYTES = 65_536
 
 
 class ProcessError(DeelogError):
@@ -44,7 +44,8 @@ class Child:
         self.name = name
         self.log = log
         self._command = list(command)
-        self._env = {**os.environ, **(env or {})}
+        # A library that is not Python's may end the process: its log then says what each thread was doing.
+        self._env = {"PYTHONFAULTHANDLER": "1", **os.environ, **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._begin = 0
 
@@ -108,12 +109,14 @@ class Child:
             raise ProcessError(f"{self.name} ended with exit code {self.exit_code}; its log {self.tail()}")
 
     def tail(self) -> str:
-        """The end of its log, for messages."""
+        """The end of its log, for messages: its last lines, and what a crash has left behind them."""
         if not self.log.exists():
             return "is empty"
         with self.log.open("rb") as log:
             log.seek(max(self._begin, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            lines = log.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+            lines = log.read().decode(errors="replace").splitlines()
+        fatal = next((n for n, line in enumerate(lines) if line.startswith("Fatal Python error")), len(lines))
+        lines = lines[max(fatal - _TAIL_LINES, 0) :]
         return "ends with:\n  " + "\n  ".join(lines) if lines else "is empty"
 
     def _end(self, number: int) -> None:

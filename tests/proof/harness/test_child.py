@@ -126,6 +126,19 @@ def test_a_line_counts_once_it_is_complete(tmp_path: Path) -> None:
     assert child.tail() == "ends with:\n  up  now\n  up later\n  half"
 
 
+def test_a_crash_shows_what_each_thread_was_doing(tmp_path: Path) -> None:
+    """As one of a library that is not Python's, and behind what was logged before."""
+    busy = "import os, threading, time\ndef busy(): time.sleep(600)\n"
+    many = "for _ in range(30): threading.Thread(target=busy, daemon=True).start()\n"
+    child = _child(tmp_path, busy + many + "for n in range(99): print(n, flush=True)\nos.abort()")
+    child.start()
+    until(lambda: child.pid is None, 20, "the end of the child")
+    tail = child.tail().splitlines()
+    assert child.exit_code == -signal.SIGABRT
+    assert tail[1 : tail.index("  Fatal Python error: Aborted")] == [f"  {n}" for n in range(79, 99)]
+    assert sum(line.endswith("in busy") for line in tail) == 30
+
+
 def test_until_tells_how_long_it_took() -> None:
     assert 0 <= until(lambda: True, 5, "nothing") < 5
 
