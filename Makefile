@@ -116,14 +116,14 @@ wheel-check: setup ## the built wheel, alone in a clean environment outside this
 pyfiles: python ## the Spark job as one zip for spark-submit --py-files, in dist
 	@"$(PYTHON)" tools/pyfiles.py $(ARGS)
 
-# Tools that the tests need, in the versions of the lock; all else is as old as pyproject.toml allows.
-TOOLS := hypothesis|httpx|opentelemetry-sdk|psutil|pytest|pytest-randomly|pytest-timeout|pytest-xdist|schemathesis|testcontainers|trustme
+# Tools that the tests need, in the versions of the lock; all else is as old as pyproject.toml and they allow.
+TOOLS := hypothesis|httpx|psutil|pytest|pytest-randomly|pytest-timeout|pytest-xdist|schemathesis|testcontainers|trustme
 lowest: setup ## quick tests with the lowest versions of all direct dependencies that pyproject.toml allows
 	@place="$$(mktemp -d)"; trap 'rm -rf "$$place"' EXIT; \
-	install() { $(BIN)/uv pip install --quiet --python "$$place/bin/python" "$$@"; }; \
 	$(BIN)/uv venv --quiet --no-project --python $(BIN)/python --allow-existing "$$place"; \
-	install --resolution lowest-direct ".[avro,cachetools,demo,java,otel]"; \
-	install $$(sed -nE 's/^(($(TOOLS))==[^ ;]+).*/\1/p' requirements.lock); \
+	$(BIN)/uv pip install --quiet --python "$$place/bin/python" --resolution lowest-direct \
+		".[avro,cachetools,demo,java,otel]" "opentelemetry-sdk>=1.30" \
+		$$(sed -nE 's/^(($(TOOLS))==[^ ;]+).*/\1/p' requirements.lock); \
 	"$$place/bin/python" -m pytest -n $(WORKERS) -p no:cacheprovider -m "not slow and not kafka and not spark and not registry" \
 		tests/schemas tests/connector/cli tests/connector/rest tests/interceptors/cachetools tests/interceptors/grid/resp \
 		tests/spark/batches tests/spark/folding $(ARGS)
