@@ -14,7 +14,7 @@ ROOMS: Final = (
     *("connector", "connector/cli", "connector/core", "connector/devkafka", "connector/kafka", "connector/metrics"),
     *("connector/rest", "connector/runtime", "connector/signals", "connector/transforms"),
     *("interceptors/cachetools", "interceptors/hosting", "interceptors/grid", "interceptors/grid/data"),
-    *("interceptors/grid/replication", "interceptors/grid/resp", "interceptors/grid/topology"),
+    *("interceptors/grid/replication", "interceptors/grid/resp", "interceptors/grid/topology", "interceptors/redis"),
     *("schemas", "schemas/avro", "schemas/config", "schemas/kafka"),
     *("proof/audit", "proof/conformance", "proof/demo", "proof/harness", "proof/load", "proof/memory"),
 )

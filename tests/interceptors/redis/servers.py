@@ -31,14 +31,14 @@ def program(name: str) -> str:
 class Server:
     """A server for one test, with `DEBUG`."""
 
-    def __init__(self, name: str, folder: Path, *options: str) -> None:
+    def __init__(self, name: str, folder: Path, *options: str, password: str | None = None) -> None:
         (self.port,) = free_ports(1)
         folder.mkdir(parents=True, exist_ok=True)
         command = [program(name), "--port", str(self.port), "--bind", HOST, "--dir", str(folder), "--save", ""]
         command += ["--enable-debug-command", "local", "--repl-diskless-sync-delay", "0", *options]
         with (folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        self.client = redis.Redis(HOST, self.port)
+        self.client = redis.Redis(HOST, self.port, password=password, single_connection_client=True)
         waiting(self._answers, 10, "the server")
 
     def _answers(self) -> bool:
@@ -59,8 +59,8 @@ class Server:
 
 
 @contextmanager
-def running(name: str, folder: Path, *options: str) -> Iterator[Server]:
-    server = Server(name, folder, *options)
+def running(name: str, folder: Path, *options: str, password: str | None = None) -> Iterator[Server]:
+    server = Server(name, folder, *options, password=password)
     try:
         yield server
     finally:

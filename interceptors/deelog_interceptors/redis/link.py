@@ -1,0 +1,214 @@
+"""The link to one server: its replication stream from a place on, as a replica that can never be elected.
+
+It names no port, so that nobody takes it for a server, and acknowledges nothing on a primary, so that no WAIT counts it
+and no FAILOVER chooses it. What a server has forgotten comes as a snapshot; it is asked for one without keys, since
+keys are read as they are needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from deelog_interceptors.redis.lineage import Lineage, told
+from deelog_interceptors.redis.snapshot import SnapshotError, stream_database
+from deelog_interceptors.redis.stream import Arguments, Stream
+from deelog_schemas.errors import DeelogError
+
+Connect: TypeAlias = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+_MOST_OF_A_SNAPSHOT: Final = 1 << 20
+"""Without keys and functions it has some 200 bytes."""
+_MARK_BYTES: Final = 40
+_PIECE: Final = 1 << 16
+ANSWER_SECONDS: Final = 10.0
+"""How long a server may take to let a link attach."""
+SILENCE_SECONDS: Final = 60.0
+"""A server pings its replicas every `repl-ping-replica-period` seconds, ten by default."""
+_LATER: Final = ("LOADING", "NOMASTERLINK", "MASTERDOWN", "BUSY", "TRYAGAIN")
+"""Refusals that end by themselves."""
+
+
+class LinkError(DeelogError):
+    """A server does not give its stream, and trying again does not help."""
+
+
+class LinkLost(DeelogError):
+    """There is no link, or no longer: another one may be tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Up to where a stream was read, and in which database the next command is."""
+
+    lineage: Lineage
+    offset: int
+    database: int
+
+
+class Link:
+    """A stream that is being read. `attach` makes it; `close` ends it."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: Place, continues: bool, max_bytes: int
+    ) -> None:
+        self.place = place
+        """Where it begins."""
+        self.continues = continues
+        """Whether that is the place that was asked for, so that nothing is missing."""
+        self._reader, self._writer = reader, writer
+        self._stream = Stream(place.offset, max_bytes)
+
+    async def read(self) -> list[tuple[Arguments, int]]:
+        """The next commands, each with the offset behind it. Raises `LinkLost`, and `StreamError`."""
+        while True:
+            try:
+                async with asyncio.timeout(SILENCE_SECONDS):
+                    data = await self._reader.read(_PIECE)
+            except TimeoutError as error:
+                raise LinkLost(f"the server has sent nothing for {SILENCE_SECONDS:.0f} s") from error
+            except OSError as error:
+                raise LinkLost(f"the link broke: {error}") from error
+            if not data:
+                raise LinkLost("the server closed the link")
+            if commands := self._stream.feed(data):
+                return commands
+
+    def acknowledge(self, offset: int) -> None:
+        """Tells the server up to where its stream was taken; 0 tells only that this end lives.
+
+        A server drops a link that says nothing for `repl-timeout`, and sends nothing behind a snapshot before that.
+        """
+        self._writer.write(_command("REPLCONF", "ACK", str(offset)))
+
+    async def close(self) -> None:
+        """Ends the link."""
+        self._writer.transport.abort()
+
+
+async def attach(
+    connect: Connect, wanted: Place | None, max_bytes: int, user: str | None = None, password: str | None = None
+) -> Link:
+    """Attaches to a server, at the place that is wanted if the server still has it, else where its stream is now.
+
+    Raises `LinkError` with a remedy, and `LinkLost`.
+    """
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            reader, writer = await connect()
+            try:
+                return await _attached(reader, writer, wanted, max_bytes, user, password)
+            except BaseException:
+                writer.transport.abort()
+                raise
+    except TimeoutError as error:
+        raise LinkLost(f"the server has not answered for {ANSWER_SECONDS:.0f} s") from error
+    except OSError as error:
+        raise LinkLost(f"the server does not answer: {error}") from error
+    except asyncio.IncompleteReadError as error:
+        raise LinkLost("the server closed the link while it was made") from error
+    except (asyncio.LimitOverrunError, ValueError, KeyError) as error:
+        raise LinkError(f"this is no Redis or Valkey server: {error!r}") from error
+
+
+async def _attached(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    wanted: Place | None,
+    max_bytes: int,
+    user: str | None,
+    password: str | None,
+) -> Link:
+    async def ask(*words: str) -> bytes:
+        writer.write(_command(*words))
+        return await _reply(reader, words[0], user)
+
+    if password is not None:
+        await ask("AUTH", *([user] if user else []), password)
+    info = _fields(await ask("INFO", "replication"))
+    cluster = _fields(await ask("INFO", "cluster")).get("cluster_enabled") == "1"
+    lineage, now = told(info), int(info["master_repl_offset"])
+    await ask("REPLCONF", "capa", "eof", "capa", "psync2")
+    await ask("REPLCONF", "rdb-filter-only", "")
+    place = Place(lineage, now, 0) if wanted is None and cluster else wanted  # a cluster has one database
+    if place is not None and place.offset <= min(now, lineage.shared(place.lineage)):
+        answer = await ask("PSYNC", lineage.id, str(place.offset + 1))
+    else:
+        answer = await ask("PSYNC", "?", "-1")
+    kind, *rest = answer.decode().split()
+    if kind == "CONTINUE" and place is not None:
+        if rest and rest[0] != lineage.id:  # promoted since INFO; it has at least what it goes on from
+            lineage = Lineage((*lineage.ids, (rest[0], place.offset)))
+        return Link(reader, writer, replace(place, lineage=lineage.after(place.lineage)), True, max_bytes)
+    if kind != "FULLRESYNC" or len(rest) != 2:
+        raise LinkError(f"PSYNC was answered with {answer!r}")
+    database = await _snapshot(reader, cluster)
+    begin = Place(Lineage(((rest[0], 0),)).after(lineage), int(rest[1]), database)
+    return Link(reader, writer, begin, False, max_bytes)
+
+
+async def _snapshot(reader: asyncio.StreamReader, cluster: bool) -> int:
+    """Reads over the snapshot; the database of the stream behind it."""
+    header = await _line(reader)
+    if header.startswith(b"$EOF:") and len(header) == len("$EOF:") + _MARK_BYTES:
+        data = await reader.readuntil(header[5:])
+    elif header[:1] == b"$" and header[1:].isdigit() and int(header[1:]) <= _MOST_OF_A_SNAPSHOT:
+        data = await reader.readexactly(int(header[1:]))
+    else:
+        raise LinkError(f"a snapshot without keys was asked for, and {header!r} came")
+    try:
+        return 0 if cluster else stream_database(data)
+    except SnapshotError as error:
+        raise LinkError(str(error)) from error
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    while not (line := (await reader.readuntil(b"\n")).rstrip(b"\r\n")):  # a sign of life
+        pass
+    return line
+
+
+async def _reply(reader: asyncio.StreamReader, command: str, user: str | None) -> bytes:
+    line = await _line(reader)
+    kind, text = line[:1], line[1:]
+    if kind == b"$" and text.isdigit():
+        return (await reader.readexactly(int(text) + 2))[:-2]
+    if kind in (b"+", b":"):
+        return text
+    if kind != b"-":
+        raise LinkError(f"this is no Redis or Valkey server: {command} was answered with {line[:80]!r}")
+    raise _refusal(command, text.decode(errors="replace"), user or "default")
+
+
+def _refusal(command: str, text: str, user: str) -> DeelogError:
+    word = text.partition(" ")[0]
+    if word in _LATER:
+        return LinkLost(text)
+    match word:
+        case "NOAUTH":
+            return LinkError(f"the server asks for a password: set redis.password, and redis.username ({text})")
+        case "WRONGPASS":
+            return LinkError(f"redis.username or redis.password is wrong ({text})")
+        case "NOPERM":
+            return LinkError(
+                f"the user {user} may not {command}: ACL SETUSER {user} +psync +replconf +ping +info, and what "
+                f"docs/howto/redis-acl.md lists ({text})"
+            )
+        case _ if command == "PSYNC" or "unknown command" in text:
+            return LinkError(
+                f"the server does not give its replication stream, as managed services do not: {command} was refused "
+                f"({text})"
+            )
+    return LinkError(f"{command} was refused: {text}")
+
+
+def _command(*words: str) -> bytes:
+    encoded = [word.encode() for word in words]
+    return b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(one), one) for one in encoded)
+
+
+def _fields(info: bytes) -> Mapping[str, str]:
+    lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
+    return {name: value for name, separator, value in lines if separator}
