@@ -7,12 +7,13 @@ they touched; those are read. `docs/redis-commands.md` is made from this table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from deelog_interceptors.redis.stream import Arguments, Omitted
+from deelog_interceptors.redis.stream import Omitted
 
 Key: TypeAlias = "bytes | Omitted"
+Given: TypeAlias = "Sequence[bytes | Omitted]"
 
 
 class Put(NamedTuple):
@@ -52,7 +53,7 @@ class Swapped(NamedTuple):
 
 
 Change: TypeAlias = Put | Removed | Touched | Cleared | Swapped
-Rule: TypeAlias = Callable[[Arguments], Iterable[Change]]
+Rule: TypeAlias = Callable[[Given], Sequence[Change]]
 
 
 class CommandError(Exception):
@@ -76,16 +77,16 @@ def _at(*places: int) -> Rule:
     return lambda given: [Touched(given[place]) for place in places]
 
 
-def _all(given: Arguments) -> Iterable[Change]:
+def _all(given: Given) -> Sequence[Change]:
     """Every argument is a key."""
-    return map(Touched, given[1:])
+    return [Touched(key) for key in given[1:]]
 
 
-def _removed(given: Arguments) -> Iterable[Change]:
-    return map(Removed, given[1:])
+def _removed(given: Given) -> Sequence[Change]:
+    return [Removed(key) for key in given[1:]]
 
 
-def _set(given: Arguments) -> Iterable[Change]:
+def _set(given: Given) -> Sequence[Change]:
     """SET key value [NX | XX] [GET] [PXAT ms]. With another option the key is read."""
     key, value, created, expires_at = given[1], given[2], False, None
     at = 3
@@ -118,7 +119,7 @@ def _to(source: bool, place: int, unless: bytes = b"", always: bool = False) -> 
     The target is new, unless that word says that there may have been one; `always`: it is new in any case.
     """
 
-    def rule(given: Arguments) -> Iterable[Change]:
+    def rule(given: Given) -> Sequence[Change]:
         words = set(map(_word, given[3:]))
         created = always or (bool(unless) and unless not in words)
         found: list[Change] = [Touched(given[place], created, _database(given))]
@@ -127,7 +128,7 @@ def _to(source: bool, place: int, unless: bytes = b"", always: bool = False) -> 
     return rule
 
 
-def _database(given: Arguments) -> int | None:
+def _database(given: Given) -> int | None:
     """COPY … DB n."""
     for at in range(3, len(given) - 1):
         if _word(given[at]) == b"DB":
@@ -135,16 +136,16 @@ def _database(given: Arguments) -> int | None:
     return None
 
 
-def _move(given: Arguments) -> Iterable[Change]:
+def _move(given: Given) -> Sequence[Change]:
     return Removed(given[1]), Touched(given[1], True, _number(given[2]))
 
 
-def _restore(given: Arguments) -> Iterable[Change]:
+def _restore(given: Given) -> Sequence[Change]:
     """RESTORE key ttl value [REPLACE] …: new, unless one may be replaced."""
     return (Touched(given[1], b"REPLACE" not in set(map(_word, given[4:]))),)
 
 
-def _store(given: Arguments) -> Iterable[Change]:
+def _store(given: Given) -> Sequence[Change]:
     """The key behind STORE or STOREDIST, if there is one: the last one counts."""
     for at in range(len(given) - 2, 1, -1):
         if _word(given[at]) in (b"STORE", b"STOREDIST"):
@@ -155,28 +156,28 @@ def _store(given: Arguments) -> Iterable[Change]:
 def _counted(place: int) -> Rule:
     """As many keys as the argument at `place` says, behind it."""
 
-    def rule(given: Arguments) -> Iterable[Change]:
+    def rule(given: Given) -> Sequence[Change]:
         count = _number(given[place])
         keys = given[place + 1 : place + 1 + count]
         if len(keys) != count or count < 1:
             raise CommandError(f"{len(keys)} of {count} keys")
-        return map(Touched, keys)
+        return [Touched(key) for key in keys]
 
     return rule
 
 
-def _pushed_over(given: Arguments) -> Iterable[Change]:
+def _pushed_over(given: Given) -> Sequence[Change]:
     """BLPOP and its like: all but the last argument are keys, of which one has changed."""
-    return map(Touched, given[1:-1])
+    return [Touched(key) for key in given[1:-1]]
 
 
-def _multiple_set(given: Arguments) -> Iterable[Change]:
+def _multiple_set(given: Given) -> Sequence[Change]:
     """MSETEX n key value …: the keys are read, whatever its options say."""
     count = _number(given[1])
     return [Touched(given[2 + 2 * number]) for number in range(count)]
 
 
-def _nothing(_: Arguments) -> Iterable[Change]:
+def _nothing(_: Given) -> Sequence[Change]:
     return ()
 
 
@@ -184,11 +185,11 @@ def _cleared(everywhere: bool) -> Rule:
     return lambda _: (Cleared(everywhere),)
 
 
-def _swapped(given: Arguments) -> Iterable[Change]:
+def _swapped(given: Given) -> Sequence[Change]:
     return (Swapped(_number(given[1]), _number(given[2])),)
 
 
-def _words(text: str, rule: Rule) -> dict[bytes, Rule]:
+def _words(text: str, rule: Rule) -> dict[bytes | Omitted, Rule]:
     return dict.fromkeys(text.encode().split(), rule)
 
 
@@ -203,7 +204,7 @@ _OF_THE_TARGET: Final = (
     "PFMERGE SDIFFSTORE SINTERSTORE SUNIONSTORE GEOSEARCHSTORE ZDIFFSTORE ZINTERSTORE ZRANGESTORE ZUNIONSTORE"
 )
 
-COMMANDS: Final[Mapping[bytes, Rule]] = {
+COMMANDS: Final[Mapping[bytes | Omitted, Rule]] = {
     b"SET": _set,
     **_words("MSET", _pairs(False)),
     **_words("MSETNX SETNX", _pairs(True)),
@@ -232,12 +233,13 @@ COMMANDS: Final[Mapping[bytes, Rule]] = {
 """By name. A command that is not here is asked about."""
 
 
-def changes(given: Sequence[bytes | Omitted]) -> Iterable[Change] | None:
+def changes(given: Given) -> Sequence[Change] | None:
     """What a command changes; None for one that is not known. Raises `CommandError`."""
-    rule = COMMANDS.get(_word(given[0]))
+    name = given[0]
+    rule = COMMANDS.get(name) or COMMANDS.get(_word(name))  # a few come in small letters
     if rule is None:
         return None
     try:
-        return list(rule(list(given)))
+        return rule(given)
     except (IndexError, ValueError) as error:
-        raise CommandError(f"{given[0]!r} with {len(given) - 1} arguments") from error
+        raise CommandError(f"{name!r} with {len(given) - 1} arguments") from error

@@ -258,7 +258,7 @@ def test_every_write_command_of_a_server_is_known(server: Server) -> None:
     ],
 )
 def test_forms(given: list[bytes], wanted: list[Any]) -> None:
-    assert changes(given) == wanted
+    assert list(changes(given) or ()) == wanted
 
 
 @pytest.mark.parametrize(
