@@ -7,11 +7,15 @@ once; none does I/O. `docs/howto/interceptor.md` builds an interceptor.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Protocol
 
 from deelog_connector.core.history import History, common_point, cut, last_of
 from deelog_connector.core.oplog import Budget
+from deelog_connector.core.segment import Counted
+from deelog_connector.core.settings import StreamState
 from deelog_schemas.operation import Entry, Operation, Trace
+from deelog_schemas.positions import PositionState
 
 
 class CacheSide(Protocol):
@@ -29,6 +33,44 @@ class CacheSide(Protocol):
     def released(self, segment: int) -> None:
         """The segment's release is committed and read back."""
 
+    def stepped_down(self, segment: int, reason: str) -> None:
+        """A higher claim was read: this node is no primary of the segment until it is promoted again."""
+
+
+class StreamSide(StreamState):
+    """What an interceptor gives the connector whose cache is in another process, and tells its changes as a stream.
+
+    Instead of `CacheSide`. None of these calls blocks either: what they ask for is answered by calls of `StreamSink`.
+    """
+
+    @abstractmethod
+    def count(self, segment: int, generation: int, position: PositionState | None) -> None:
+        """Nobody else writes the segment any more. Read the stream up to where it is now; then call `sink.counted`."""
+
+    @abstractmethod
+    def decided(self, segment: int, written: int | None) -> None:
+        """Kafka has the operations up to `written`: append those behind it. None: a reset comes, append none.
+
+        Call `sink.resumed` first.
+        """
+
+    @abstractmethod
+    def read_rows(self, segment: int, reset_id: str) -> None:
+        """List the segment's entries, from now on, and read them; then call `sink.rows_read`. Append none before."""
+
+    @abstractmethod
+    def correct(self, segment: int, keys: frozenset[bytes]) -> None:
+        """Append of each of these keys what its entry is, as a correction, or a change of it that is later."""
+
+    @abstractmethod
+    def position_read(self, segment: int, state: PositionState) -> None:
+        """Kafka has this position of the segment, from whomever."""
+
+    @abstractmethod
+    def released(self, segment: int) -> None:
+        """The segment's release is committed and read back."""
+
+    @abstractmethod
     def stepped_down(self, segment: int, reason: str) -> None:
         """A higher claim was read: this node is no primary of the segment until it is promoted again."""
 
@@ -63,12 +105,14 @@ class CaptureSink(Protocol):
         existed: bool,
         before: bytes | None = None,
         trace: Trace | None = None,
+        skipped: int = 0,
     ) -> Operation:
         """Captures a change of a segment that was promoted: it takes the segment's next position. Never fails or waits.
 
         `reason` is a `Reason`; a clear has the key `b""`. `value` is None for what removes. `expires_at` is in Unix
         milliseconds, `ts_us`, the moment of the change, in Unix microseconds. `existed`: whether the key had an entry.
-        `before` is its value before the change where `before.image=full`.
+        `before` is its value before the change where `before.image=full`. `skipped`: so many of a stream's operations
+        before it have given way to later ones of their keys, and take a position each.
         """
 
     def acked(self, segment: int, sequence: int) -> None:
@@ -85,6 +129,31 @@ class CaptureSink(Protocol):
 
     def unwritten(self) -> int:
         """Acknowledged operations, resets and takeovers that Kafka is not yet known to hold."""
+
+
+class StreamSink(CaptureSink, Protocol):
+    """What a cache needs besides whose changes come as a stream."""
+
+    def counted(self, segment: int, generation: int, counted: Counted) -> None:
+        """Answers `StreamSide.count`; of an older generation it is passed over."""
+
+    def resumed(self, segment: int) -> None:
+        """Answers `StreamSide.decided`."""
+
+    def rows_read(self, segment: int, reset_id: str, entries: list[Entry]) -> bool:
+        """Answers `StreamSide.read_rows`: the entries at `last_sequence(segment)`. False where nobody waits for it.
+
+        An entry may be ahead of that; the interceptor's `source` then says so.
+        """
+
+    def request_reset(self, segment: int, reason: str) -> None:
+        """The stream has lost something of a segment that this process writes."""
+
+    def position(self, segment: int) -> PositionState | None:
+        """The segment's position that was read last."""
+
+    def demote(self, segment: int) -> None:
+        """The cache that this process reads is no primary of the segment any more."""
 
 
 class ReplicaSink(CaptureSink, Protocol):
@@ -137,4 +206,16 @@ class ReplicaSink(CaptureSink, Protocol):
         """A copy of the primary's entries, taken at `sequence`, replaced those of this backup."""
 
 
-__all__ = ["Budget", "CacheSide", "CaptureSink", "History", "ReplicaSink", "common_point", "cut", "last_of"]
+__all__ = [
+    "Budget",
+    "CacheSide",
+    "CaptureSink",
+    "Counted",
+    "History",
+    "ReplicaSink",
+    "StreamSide",
+    "StreamSink",
+    "common_point",
+    "cut",
+    "last_of",
+]

@@ -39,7 +39,7 @@ class PositionState(NamedTuple):
     above `read_from_sequence` are at that offset or after it, so a reader that begins there knows which it must find.
     Of those at or below `coalesced_to`, later ones replaced at most `coalesced`; of those above it none.
     `base_offset`: the offset where the last completed reset begins. `leader_epoch` and `topic_id` are as last read
-    from Kafka.
+    from Kafka. `source`: where that is in the cache's own stream, in words of its interceptor; nobody else reads it.
     """
 
     epoch: int
@@ -52,6 +52,7 @@ class PositionState(NamedTuple):
     leader_epoch: int
     topic_id: str
     member: str
+    source: str = ""
 
     @property
     def position(self) -> Position:
@@ -94,7 +95,7 @@ _TYPES: Final = {shape: [*fields.values()] for shape, fields in _FIELDS.items()}
 def encode_state(state: State) -> bytes:
     """Canonical JSON of a state, without what is as by default."""
     fields = state._asdict()
-    for name, default in state._field_defaults.items():  # of claims alone: positions are written with each transaction
+    for name, default in state._field_defaults.items():
         if fields[name] == default:
             del fields[name]
     return canonical.dumps(fields)

@@ -26,6 +26,7 @@ from deelog_connector.core.effects import (
     Superseded,
 )
 from deelog_connector.core.reset_strategy import Strategy
+from deelog_connector.core.settings import CacheState, StreamState
 from deelog_connector.core.snapshot_mode import SnapshotMode
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_connector.transforms.pipeline import Pipeline
@@ -67,7 +68,7 @@ class Node:
             snapshot_mode=world.snapshot_mode,
             may_skip=world.pipeline is not None,
         )
-        self.core = ConnectorCore(member, settings, self)
+        self.core = ConnectorCore(member, settings, self.cache_state())
         self.core.topic_is("t1")
         self.session = 0
         self.tails = dict.fromkeys(range(PARTITIONS), 0)
@@ -80,6 +81,10 @@ class Node:
         """Effects that need no answer."""
         self.alive = True
         self.waits = 0
+
+    def cache_state(self) -> CacheState | StreamState:
+        """What its core sees of the cache."""
+        return self
 
     def entries(self, segment: int) -> list[Entry]:
         """CacheState."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from deelog_connector.core.effects import ControlItem, Item, OperationsItem, RowsItem, StateItem, TakenBackItem
 from deelog_connector.core.segment import Phase, Reset, Segment, Snapshot
+from deelog_connector.core.settings import StreamState
 from deelog_connector.core.state import NodeState
 from deelog_schemas.header import Kind, Position
 from deelog_schemas.keys import claim_key, control_key, position_key, reset_key
@@ -109,7 +110,10 @@ class Batch:
 
     def position(self, segment: Segment, position: Position, kind: Kind = Kind.POSITION) -> None:
         """Adds the position up to which the segment is written by this transaction, and from where to read it."""
-        ledger, changes = segment.ledger, self.node.changes
+        ledger, changes, cache = segment.ledger, self.node.changes, self.node.cache
+        source = ""
+        if isinstance(cache, StreamState):
+            source = cache.source(segment.number, position[1], tuple(e for e in segment.history if e[0] < position[0]))
         state = PositionState(
             *position,
             ledger.read_from,
@@ -119,6 +123,7 @@ class Batch:
             changes.leader_epoch(segment.partition),
             changes.topic_id,
             self.node.member,
+            source,
         )
         self.state(kind, segment, position, position_key(segment.number), state)
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from deelog_connector.core import history as past
-from deelog_connector.core.effects import Effect, EndHanging, Superseded
+from deelog_connector.core.effects import Effect, EndHanging, PositionRead, Superseded
 from deelog_connector.core.fencing import Fencing
 from deelog_connector.core.hanging import HangingTransactions
 from deelog_connector.core.log_watch import LogWatch
@@ -23,7 +22,7 @@ from deelog_connector.core.resets import Resets
 from deelog_connector.core.room import Room
 from deelog_connector.core.scans import Scans
 from deelog_connector.core.segment import POSITIONS_LOST, Phase, Segment, Snapshot
-from deelog_connector.core.settings import CacheState, Settings
+from deelog_connector.core.settings import CacheState, Settings, StreamState
 from deelog_connector.core.snapshots import SNAPSHOT_REASON, Snapshots
 from deelog_connector.core.state import NodeState
 from deelog_connector.core.takeover import Takeover
@@ -42,7 +41,7 @@ class ConnectorCore:
     Most of its methods are those of its parts, which `__init__` lists. `segment` is a segment's number everywhere.
     """
 
-    def __init__(self, member: str, settings: Settings, cache: CacheState, first_number: int = 0) -> None:
+    def __init__(self, member: str, settings: Settings, cache: CacheState | StreamState, first_number: int = 0) -> None:
         budget = Budget(settings.max_operations, settings.max_bytes)
         self._node = node = NodeState(member, settings, cache, budget, first_number)
         self._segments = node.segments
@@ -82,6 +81,7 @@ class ConnectorCore:
         self.make_room = self._room.make
         # Resets and incremental snapshots.
         self.request_reset = self._resets.request
+        self.rows_read = self._resets.rows_read
         self.ask_reset = self._resets.ask
         self.may_snapshot = self._snapshots.may_start
         self.snapshot_of = self._snapshots.of
@@ -100,6 +100,8 @@ class ConnectorCore:
         self.hanging_found = self._hanging.found
         self.waited_in_vain = self._hanging.waited_in_vain
         self.scanned = self._scans.scanned
+        self.counted = self._takeover.counted
+        self.resumed = self._takeover.resumed
 
     def newer_process(self) -> str | None:
         """The newest process of this node that the positions tell of, where that is not this one.
@@ -121,16 +123,7 @@ class ConnectorCore:
         seg = self._node.segment(segment)
         if epoch <= seg.epoch:
             raise ValueError(f"segment {segment}: epoch {epoch} is not above {seg.epoch}")
-        seg.epoch, seg.acked, seg.replicated, seg.generation = epoch, 0, 0, seg.generation + 1
-        seg.history = past.opened(seg.history, epoch)
-        requested = self._resets.requested(seg)
-        seg.owed = must_reset or seg.owed or seg.aborted_reset or requested
-        seg.reset, seg.recheck, seg.release_wanted, seg.promoted_at = None, False, False, None
-        seg.noted = Phase.IDLE
-        seg.snapshot = None
-        seg.ledger.forget_runs()
-        seg.victims, seg.atomic_to = frozenset(), 0
-        seg.go(Phase.CLAIM)
+        seg.promote(epoch, must_reset, self._resets.requested(seg), isinstance(self._node.cache, StreamState))
         self._primaries[segment] = seg
 
     def demote(self, segment: int) -> None:
@@ -186,9 +179,9 @@ class ConnectorCore:
         ends it without any effect.
         """
         snapshot = self._snapshots.start(segment)
-        if self._segments[segment].ledger.base_offset < 0:
+        if self._segments[segment].ledger.base_offset < 0 or isinstance(self._node.cache, StreamState):
             # Never reset (`snapshot.mode=no_data`): readers pass over rows outside of a reset, and for most keys there
-            # would be nothing else. So it is reset instead, which gives it a base.
+            # would be nothing else. So it is reset instead, which gives it a base; as is a stream's.
             self.request_reset(segment, SNAPSHOT_REASON)
         return snapshot
 
@@ -218,6 +211,10 @@ class ConnectorCore:
         """The highest epoch ever claimed; 0 for none."""
         return self.table.highest_claim
 
+    def position(self, segment: int) -> PositionState | None:
+        """The segment's position that was read last, of whomever."""
+        return self.table.known(segment).position
+
     def epoch_seen(self, epoch: int) -> None:
         """The change topic holds records of this epoch, whatever the positions topic says."""
         self.table.epoch_seen(epoch)
@@ -246,7 +243,7 @@ class ConnectorCore:
     def unwritten(self) -> int:
         """Operations of primaries that Kafka is not known to hold, and one for each takeover or reset under way."""
         return sum(
-            1 if s.phase is not Phase.WRITING or s.owed else s.last_sequence - (s.written or 0)
+            1 if s.phase is not Phase.WRITING or s.owed or s.undecided else s.last_sequence - (s.written or 0)
             for s in self._primaries.values()
             if s.phase is not Phase.RELEASED
         )
@@ -339,6 +336,8 @@ class ConnectorCore:
         seg, state = self._segments.get(record.segment), record.state
         if isinstance(state, ClaimState) and self._node.is_of_a_twin(record.segment, state):
             self._node.outbox.append(Superseded(self.member))
+        if isinstance(state, PositionState) and isinstance(self._node.cache, StreamState):
+            self._node.outbox.append(PositionRead(record.segment, state))
         if seg is None:
             return
         if isinstance(state, PositionState):
@@ -386,13 +385,14 @@ class ConnectorCore:
             node.counts.takeover_ended(seconds)
         self._hanging.lose_patience()
         self._resets.start_scheduled()
+        self._takeover.tell_streams()
         self._takeover.correct()
         effects = node.take_outbox()
         effects += self._transactions.open()
         effects += self._fencing.effects()
         effects += self._scans.effects(self._transactions.segments)
         effects += self._transactions.begin()
-        return effects
+        return effects + self._resets.ask_streams()
 
     def next_poll(self, now: float) -> float:
         """Seconds until `poll` has something to do without any event."""

@@ -10,7 +10,13 @@ One transaction and one scan per partition are under way at most; each effect is
 | `FindHanging` | `hanging_found(partition, transactions)` |
 | `EndHanging` | `hanging_ended(effect)` |
 | `Scan` | `scanned(partition, records)` any number of times, then `scan_ended(partition, reached)` |
-| `Corrected`, `Released`, `SteppedDown`, `Superseded`, `SnapshotRead`, `SnapshotRefused` | nothing: they inform |
+| `Count` | `counted(segment, generation, counted)` |
+| `Decided` | `resumed(segment)` |
+| `ReadRows` | `rows_read(segment, reset_id, entries)` |
+| `Correct` | `append` of a correction, or a change, of each key |
+| all others | nothing: they inform |
+
+`Count`, `ReadRows`, `Correct`, `Decided` and `PositionRead` are for a stream alone (`settings.py`).
 
 Effects are values, which a simulation can drop, delay and reorder. Alternatives: docs/decisions.md, "Effects are
 values".
@@ -25,7 +31,7 @@ from typing import Any, NamedTuple
 
 from deelog_schemas.header import Kind
 from deelog_schemas.operation import Entry, Operation
-from deelog_schemas.positions import State
+from deelog_schemas.positions import PositionState, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +239,53 @@ class SnapshotRefused:
     segment: int
 
 
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Nobody else can write the segment any more: say what of its operations the stream has, by this position.
+
+    Read the stream up to where it is now first. `generation` names the question.
+    """
+
+    segment: int
+    generation: int
+    position: PositionState | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A takeover is decided. Kafka has the segment's operations up to `written`: append those behind it from now on.
+
+    None: a reset comes. Append nothing before its rows are asked for.
+    """
+
+    segment: int
+    written: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRows:
+    """The begin of a reset is in Kafka: read the segment's entries, listed from now on."""
+
+    segment: int
+    reset_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Correct:
+    """Kafka holds changes of these keys that the stream does not have: append what their entries are, or changes."""
+
+    segment: int
+    keys: frozenset[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRead:
+    """A position of the segment was read on the positions topic."""
+
+    segment: int
+    state: PositionState
+
+
 Effect = (
     OpenProducer
     | Commit
@@ -246,6 +299,11 @@ Effect = (
     | Superseded
     | SnapshotRead
     | SnapshotRefused
+    | Count
+    | Decided
+    | ReadRows
+    | Correct
+    | PositionRead
 )
 
 

@@ -21,7 +21,8 @@ class LogWatch:
             return
         segment.written = max(segment.written or 0, state.sequence)
         self._node.counts.pruned += segment.log.prune(state.sequence)
-        segment.ledger.advance(segment.written, segment.replicated, segment.atomic_to)
+        if not segment.wrong and segment.written >= segment.corrected_at:
+            segment.ledger.advance(segment.written, segment.replicated, segment.atomic_to)
 
     def end_of(self, partition: int) -> tuple[int, int]:
         """The last stable offset that was seen, and the leader epoch then; (-1, -1) before the first."""

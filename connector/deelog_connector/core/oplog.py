@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Final
 
@@ -97,16 +98,15 @@ class OpLog:
         end = min(len(operations), first + limit)
         return operations[first : bisect_right(operations, upto, first, end, key=_sequence)]
 
-    def gaps_after(self, sequence: int) -> tuple[int, int]:
-        """How many sequences above this one gave way to later ones here, and to which one the last of them did."""
+    def gaps_after(self, sequence: int) -> list[tuple[int, int]]:
+        """Where sequences above this one gave way to later ones here: that of the operation behind, and how many."""
         operations = self._operations[self._upto(sequence) :]
-        first, at = max(sequence + 1, self.complete_from), len(operations) - 1
-        number = operations[-1].sequence + 1 - first - len(operations) if operations else 0
-        if not number:
-            return 0, sequence
-        while at and operations[at].sequence == operations[at - 1].sequence + 1:
-            at -= 1
-        return number, operations[at].sequence
+        before = max(sequence, self.complete_from - 1)
+        if not operations or operations[-1].sequence - before == len(operations):
+            return []
+        befores = chain((before,), map(_sequence, operations))
+        gaps = ((o.sequence, o.sequence - 1 - last) for o, last in zip(operations, befores, strict=False))
+        return [gap for gap in gaps if gap[1]]
 
     def keys_after(self, sequence: int) -> set[bytes]:
         """The keys that have an operation above `sequence`."""

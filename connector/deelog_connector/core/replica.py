@@ -27,13 +27,21 @@ class Replica:
         existed: bool,
         before: bytes | None = None,
         trace: Trace | None = None,
+        skipped: int = 0,
     ) -> Operation:
         """The primary captures an operation: it takes the segment's next position. Never fails, never waits.
 
-        `expires_at` is in Unix milliseconds, `ts_us` in Unix microseconds.
+        `expires_at` is in Unix milliseconds, `ts_us` in Unix microseconds. `skipped`: so many of a stream's operations
+        before it have given way to later ones of their keys.
         """
         seg = self._segments[segment]
         epoch, sequence = seg.epoch, past.last_of(seg.history) + 1
+        if skipped:
+            seg.ledger.coalesce(sequence - 1, sequence + skipped, skipped)
+            sequence += skipped
+        if seg.wrong:
+            seg.wrong.discard(key)
+            seg.corrected_at = sequence
         operation = Operation(epoch, sequence, reason, key, value, expires_at, ts_us, existed, before)
         if trace is not None:
             operation = TracedOperation.of(operation, trace)

@@ -9,17 +9,18 @@ from __future__ import annotations
 from itertools import chain
 
 from deelog_connector.core.batch import Batch
-from deelog_connector.core.effects import RowsItem, TakenBackItem
+from deelog_connector.core.effects import Effect, ReadRows, RowsItem, TakenBackItem
 from deelog_connector.core.ledger import CommittedRun
 from deelog_connector.core.reset_strategy import KeysInKafka, Strategy, taken_back
 from deelog_connector.core.segment import RESETTING, UNDECIDED, Phase, Requested, Reset, Segment
+from deelog_connector.core.settings import StreamState
 from deelog_connector.core.snapshot_mode import ResetSchedule
 from deelog_connector.core.snapshots import Snapshots
 from deelog_connector.core.state import NodeState
 from deelog_schemas.digest import entry_digest, format_digest
 from deelog_schemas.header import Kind, Position
 from deelog_schemas.keys import reset_key
-from deelog_schemas.operation import Reason
+from deelog_schemas.operation import Entry, Reason
 
 
 class Resets:
@@ -28,6 +29,7 @@ class Resets:
     def __init__(self, node: NodeState, snapshots: Snapshots) -> None:
         self._node = node
         self._snapshots = snapshots
+        self._to_read: list[tuple[Segment, Reset]] = []
         self.configured()
 
     def configured(self) -> None:
@@ -117,6 +119,8 @@ class Resets:
         if reset.position is None and batch.read >= self._node.settings.max_batch_size:
             return  # there may be hundreds of segments, and the loop stands meanwhile
         position = reset.position or self._read_entries(batch, segment, reset)
+        if position is None:
+            return
         if reset.keys_in_kafka is not None:
             self._take_back(reset, reset.keys_in_kafka)
         # CHECK reset-acked-only: a row whose position is not acknowledged may never have happened.
@@ -147,12 +151,36 @@ class Resets:
     def _new_id(self) -> str:
         return f"{self._node.member}/{self._node.next_number()}"
 
-    def _read_entries(self, batch: Batch, segment: Segment, reset: Reset) -> Position:
+    def _read_entries(self, batch: Batch, segment: Segment, reset: Reset) -> Position | None:
+        """The position of the rows; None: a stream is still to read them."""
+        cache = self._node.cache
+        if isinstance(cache, StreamState):
+            self._to_read.append((segment, reset))
+            return None
         # Entries and last position are read together, in one step of the one thread that changes both.
         reset.position = (segment.epoch, segment.last_sequence)
-        reset.entries = self._node.cache.entries(segment.number)
+        reset.entries = cache.entries(segment.number)
         batch.read += len(reset.entries)
         return reset.position
+
+    def ask_streams(self) -> list[Effect]:
+        """Asks streams once for the rows of each reset under way."""
+        asked, self._to_read = self._to_read, []
+        effects: list[Effect] = []
+        for segment, reset in asked:
+            if segment.reset is reset and not reset.asked:
+                reset.asked = True
+                effects.append(ReadRows(segment.number, reset.reset_id))
+        return effects
+
+    def rows_read(self, number: int, reset_id: str, entries: list[Entry]) -> bool:
+        """A stream has read a segment's entries, as `ReadRows` asked, at its last sequence; whether they count."""
+        segment = self._node.primaries.get(number)
+        reset = segment.reset if segment is not None and segment.phase is Phase.ROWS else None
+        if segment is None or reset is None or reset.reset_id != reset_id or reset.position is not None:
+            return False
+        reset.position, reset.entries = (segment.epoch, segment.last_sequence), entries
+        return True
 
     def _take_back(self, reset: Reset, keys_in_kafka: KeysInKafka) -> None:
         strategy = self._node.settings.reset_strategy

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from deelog_connector.core.effects import Producer
-from deelog_connector.core.history import History, last_of
+from deelog_connector.core.history import History, last_of, opened
 from deelog_connector.core.ledger import Ledger
 from deelog_connector.core.oplog import OpLog
 from deelog_connector.core.reset_strategy import KeysInKafka
@@ -87,6 +87,17 @@ RECHECK: Final[dict[Phase, Phase]] = {
 """The phase after a failed transaction, by the phase before. Others do not change."""
 
 
+class Counted(NamedTuple):
+    """What a stream has of a segment: operations up to the last of `history`, those from `complete_from` on at hand.
+
+    `lost`: why they cannot be counted; a reset is due.
+    """
+
+    history: History = ()
+    complete_from: int = 1
+    lost: str | None = None
+
+
 @dataclass(slots=True)
 class PositionsView:
     """A segment's state on the positions topic, as of the moment when one's own claim was read there."""
@@ -117,6 +128,8 @@ class Reset:
     begin_offset: int = -1
     position: Position | None = None
     """Position at which the rows were read; None until they were."""
+    asked: bool = False
+    """Whether a stream was asked for them."""
     entries: list[Entry] = field(default_factory=list)
     digest: int = 0
     """The sum over the rows that were written; the end has that of all."""
@@ -220,6 +233,14 @@ class Segment:
     atomic_to: int = 0
     """The next transaction must hold everything up to this sequence: corrections, or a coalesced run."""
     ledger: Ledger = field(default_factory=Ledger)
+    uncounted: bool = False
+    """Whether a stream's operations are still to be counted in this takeover; `undecided`: whether it has not heard
+    yet what Kafka has of them."""
+    undecided: bool = False
+    wrong: set[bytes] = field(default_factory=set)
+    """Keys of phantoms that a stream has not corrected yet."""
+    corrected_at: int = 0
+    """The sequence of the last correction."""
     reset: Reset | None = None
     snapshot: Snapshot | None = None
     release_wanted: bool = False
@@ -235,7 +256,13 @@ class Segment:
     @property
     def listens(self) -> bool:
         """Whether it waits for a control record of its own on the change topic, and may read up to it now."""
-        return self.marker is not None and self.awaited == 0 and self.phase in _LISTENING
+        may_read = self.awaited == 0 and self.phase in _LISTENING and not self.is_counting
+        return self.marker is not None and may_read
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether READ waits for a stream to say what it has."""
+        return self.uncounted and self.phase is Phase.READ and self.owed is None
 
     @property
     def collects_keys(self) -> bool:
@@ -251,12 +278,29 @@ class Segment:
     @property
     def is_drained(self) -> bool:
         """Whether it is being written and Kafka holds everything."""
-        return self.phase is Phase.WRITING and self.written == self.sent == self.last_sequence
+        return self.phase is Phase.WRITING and self.written == self.sent == self.last_sequence and not self.undecided
 
     @property
     def aborted_reset(self) -> str | None:
         """Why a reset is under way that comes again if this ends here. A clear's is an operation's, which stays."""
         return self.reset.reason if self.reset and self.reset.reason != Reason.CLEAR else None
+
+    def promote(self, epoch: int, must_reset: str | None, requested: str | None, is_stream: bool) -> None:
+        """Its owner is primary in this epoch: the takeover begins. The reasons are those of resets that must come."""
+        self.epoch, self.acked, self.replicated, self.generation = epoch, 0, 0, self.generation + 1
+        self.uncounted = self.undecided = is_stream
+        if is_stream:
+            self.history = ()
+            self.log.restart(1)
+            self.wrong.clear()
+        self.history = opened(self.history, epoch)
+        self.owed = must_reset or self.owed or self.aborted_reset or requested
+        self.reset, self.recheck, self.release_wanted, self.promoted_at = None, False, False, None
+        self.noted = Phase.IDLE
+        self.snapshot = None
+        self.ledger.forget_runs()
+        self.victims, self.atomic_to = frozenset(), 0
+        self.go(Phase.CLAIM)
 
     def owe(self, reason: str) -> None:
         """A reset must come; that positions were lost is not forgotten before it was looked who wrote since."""
@@ -265,9 +309,9 @@ class Segment:
 
     def count_gaps(self, sequence: int) -> None:
         """The operations above this sequence that gave way here will not be written."""
-        number, upto = self.log.gaps_after(sequence)
-        if number:
+        for upto, number in self.log.gaps_after(sequence):
             self.ledger.coalesce(sequence, upto, number)
+            sequence = upto
 
     def await_marker(self, marker: bytes, scan_from: int) -> None:
         """Waits until this control record of its own is read back; it is at `scan_from` or later."""

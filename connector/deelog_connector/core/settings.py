@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
+from deelog_connector.core.history import History
 from deelog_connector.core.reset_strategy import Strategy
 from deelog_connector.core.snapshot_mode import SnapshotMode
 from deelog_schemas.operation import Entry
@@ -18,6 +20,18 @@ class CacheState(Protocol):
 
     def get(self, segment: int, key: bytes) -> Entry | None:
         """One live entry."""
+
+
+class StreamState(ABC):
+    """The core's view of a cache in another process, whose changes come as a stream that its replicas have, too.
+
+    Its operations are numbered from a position in Kafka on, so that whoever reads the stream numbers them alike. Its
+    entries are asked for by effects.
+    """
+
+    @abstractmethod
+    def source(self, segment: int, sequence: int, past: History) -> str:
+        """What a position of that sequence says of where in the stream it stands; `past`: the epochs before its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Final
 from deelog_connector.core.batch import Batch, Chunk
 from deelog_connector.core.effects import RowsItem, SnapshotRead, SnapshotRefused
 from deelog_connector.core.segment import Phase, Segment, Snapshot
+from deelog_connector.core.settings import StreamState
 from deelog_connector.core.state import NodeState
 from deelog_schemas.header import Kind
 from deelog_schemas.operation import Entry
@@ -54,6 +55,7 @@ class Snapshots:
         if position is None:
             return
         cache, settings = self._node.cache, self._node.settings
+        assert not isinstance(cache, StreamState), "a stream's segment is reset instead"
         if snapshot.keys is None:
             snapshot.keys = [entry.key for entry in cache.entries(segment.number)]
             snapshot.max_keys = MAX_TRIES * len(snapshot.keys)

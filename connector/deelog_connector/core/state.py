@@ -13,7 +13,7 @@ from deelog_connector.core.positions_table import PositionsTable
 from deelog_connector.core.rules import foreign
 from deelog_connector.core.scan import Claimant
 from deelog_connector.core.segment import Phase, Segment
-from deelog_connector.core.settings import CacheState, Settings
+from deelog_connector.core.settings import CacheState, Settings, StreamState
 from deelog_schemas.keys import partition_of
 from deelog_schemas.member import node_id_of
 from deelog_schemas.positions import ClaimState
@@ -102,7 +102,7 @@ class NodeState:
     member: str
     settings: Settings
     """Replaced as a whole when the configuration changes: read it here each time."""
-    cache: CacheState
+    cache: CacheState | StreamState
     budget: Budget
     first_number: int = 0
     counts: Counts = field(default_factory=Counts)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from deelog_connector.core import history as past
 from deelog_connector.core.batch import Batch
-from deelog_connector.core.effects import Corrected, Released, SteppedDown, Superseded
+from deelog_connector.core.effects import Correct, Corrected, Count, Decided, Released, SteppedDown, Superseded
 from deelog_connector.core.ledger import Inherited
 from deelog_connector.core.replica import Replica
 from deelog_connector.core.rules import (
@@ -22,7 +22,8 @@ from deelog_connector.core.rules import (
     where_to_read,
 )
 from deelog_connector.core.scan import SegmentScan, reason_to_reset
-from deelog_connector.core.segment import POSITIONS_LOST, Phase, Segment
+from deelog_connector.core.segment import POSITIONS_LOST, Counted, Phase, Segment
+from deelog_connector.core.settings import StreamState
 from deelog_connector.core.state import NodeState
 from deelog_schemas.header import Kind
 from deelog_schemas.keys import claim_key, release_key
@@ -44,6 +45,8 @@ class Takeover:
         self._replica = replica
         self._to_correct: list[tuple[Segment, int, set[bytes]]] = []
         """Phantoms by segment and generation."""
+        self._decided: list[tuple[Segment, int, int | None]] = []
+        """What streams are to hear, by segment and generation."""
 
     # -- what is written ------------------------------------------------------------------------------------------
 
@@ -64,7 +67,7 @@ class Takeover:
         position = (segment.epoch, segment.last_sequence)
         segment.awaited = self._node.next_number()
         marker = batch.control(Kind.ACTIVE, segment, position, self._producer())
-        if segment.recheck:
+        if segment.recheck or segment.uncounted:
             segment.await_marker(marker, self._node.changes.end(segment.partition))
         else:  # READ goes on where LOOK ended
             segment.marker, segment.marker_offset = marker, -1
@@ -166,6 +169,9 @@ class Takeover:
         """Once the claim is committed and read on the positions topic: from where to read the change topic."""
         if segment.phase not in (Phase.LOOK, Phase.READ) or segment.awaited or segment.scan is not None:
             return
+        if segment.is_counting:
+            self._node.outbox.append(Count(segment.number, segment.generation, segment.known.position))
+            return
         scan = segment.scan = SegmentScan(segment.history)
         if segment.owed is not None:
             # A reset comes anyway; read on from the end that was known before. Where claims are lost, whoever took over
@@ -189,6 +195,20 @@ class Takeover:
             segment.scan_next = min(start.offset, segment.scan_next)
             ledger.base_offset = position.base_offset if position else -1
             self._expect(segment, scan, position, start.written is not None)
+
+    def counted(self, number: int, generation: int, counted: Counted) -> None:
+        """A stream has counted a segment's operations, as `Count` of that generation asked."""
+        segment = self._node.primaries.get(number)
+        if segment is None or segment.generation != generation or segment.phase is not Phase.READ:
+            return
+        segment.uncounted, segment.owed = False, counted.lost
+        segment.history = past.opened(counted.history, segment.epoch)
+        segment.log.restart(counted.complete_from)
+        self._start_scan(segment)
+
+    def resumed(self, number: int) -> None:
+        """A stream has heard what came of the takeover, and appends from there on."""
+        self._node.segments[number].undecided = False
 
     def _expect(self, segment: Segment, scan: SegmentScan, position: PositionState | None, trusted: bool) -> None:
         """What READ must find, by the positions topic. `trusted`: it begins at the position's `read_from`."""
@@ -242,6 +262,7 @@ class Takeover:
         if lost or snapshot:
             segment.owed = "initial" if reason == "unknown_history" and not in_kafka else reason or snapshot
             segment.go(Phase.OWED)
+            self._tell_stream(segment, None)
             return
         if not in_kafka:
             segment.owed, scan.written = None, 0
@@ -259,13 +280,32 @@ class Takeover:
         ledger.base_offset = max(ledger.base_offset, *scan.complete_resets.values(), -1)
         segment.written = segment.sent = segment.in_flight = written
         self._node.counts.pruned += segment.log.prune(written)
+        self._tell_stream(segment, written)
         # CHECK coalesce-acked: what gave way before this takeover leaves a run that is one transaction after it, too.
-        number, upto = segment.log.gaps_after(written)
-        if number:
-            segment.atomic_to = max(segment.atomic_to, upto)
+        gaps = segment.log.gaps_after(written)
+        if gaps and not isinstance(self._node.cache, StreamState):
+            segment.atomic_to = max(segment.atomic_to, gaps[-1][0])
         phantoms = scan.phantoms | scan.shown if self._node.settings.may_skip else scan.phantoms
         if phantoms:
             self._to_correct.append((segment, segment.generation, phantoms))
+
+    def _tell_stream(self, segment: Segment, written: int | None) -> None:
+        """A stream hears what came of a takeover, and numbers what it appends from there on."""
+        if not segment.undecided:
+            return
+        segment.uncounted = False
+        if written is not None:
+            # What is not in Kafka yet takes the new epoch: where an old one ends depends on who counts.
+            segment.history = past.opened(past.cut(segment.history, written), segment.epoch)
+            segment.log.restart(written + 1)
+        self._decided.append((segment, segment.generation, written))
+
+    def tell_streams(self) -> None:
+        """Streams hear what came of their takeovers, where that is still so."""
+        decided, self._decided = self._decided, []
+        for segment, generation, written in decided:
+            if segment.generation == generation and segment.is_primary:
+                self._node.outbox.append(Decided(segment.number, written))
 
     def correct(self) -> None:
         """Appends the corrections of phantoms, in a poll of their own.
@@ -283,6 +323,12 @@ class Takeover:
         node = self._node
         # A pending operation makes up for a phantom of its key, unless a filter may drop it.
         pending = set() if node.settings.may_skip else segment.log.keys_after(segment.sent)
+        if isinstance(node.cache, StreamState):
+            segment.wrong = phantoms - pending
+            segment.corrected_at = segment.last_sequence
+            node.counts.corrections += len(segment.wrong)
+            node.outbox.append(Correct(segment.number, frozenset(segment.wrong)))
+            return
         operations: list[Operation] = []
         for key in to_correct(phantoms, pending):
             entry = node.cache.get(segment.number, key)

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from deelog_connector.cache_side import CacheSide, ReplicaSink
+from deelog_connector.cache_side import CacheSide, ReplicaSink, StreamSide
 from deelog_connector.core import ConnectorCore
 from deelog_connector.core.effects import Cause
 from deelog_connector.core.segment import Phase
@@ -59,7 +59,13 @@ class Connector:
     """
 
     def __init__(
-        self, config: Config, member: str, cache_side: CacheSide, *, connector_name: str, port: KafkaPort | None = None
+        self,
+        config: Config,
+        member: str,
+        cache_side: CacheSide | StreamSide,
+        *,
+        connector_name: str,
+        port: KafkaPort | None = None,
     ) -> None:
         self.member = member
         self._port = port = port or Librdkafka()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deelog_connector.cache_side import CacheSide
+from deelog_connector.cache_side import CacheSide, StreamSide
 from deelog_connector.core import ConnectorCore
 from deelog_connector.core.state import KnownTopic
 from deelog_connector.kafka_port import KafkaPort
@@ -22,7 +22,7 @@ class Context:
 
     connector_name: str
     core: ConnectorCore
-    cache_side: CacheSide
+    cache_side: CacheSide | StreamSide
     signals: Signals
     snapshots: Snapshots
     meter: EventMeter

@@ -8,10 +8,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from deelog_connector.cache_side import StreamSide
 from deelog_connector.core.effects import (
     Cause,
     Commit,
+    Correct,
     Corrected,
+    Count,
+    Decided,
     Effect,
     EndHanging,
     Fence,
@@ -20,6 +24,8 @@ from deelog_connector.core.effects import (
     HangingAbort,
     OpenProducer,
     OperationsItem,
+    PositionRead,
+    ReadRows,
     Released,
     RowsItem,
     Scan,
@@ -53,6 +59,21 @@ RETRY_SECONDS: Final = 0.2
 DENIED_SECONDS: Final = 1.0
 
 
+def ask_stream(stream: StreamSide, effect: Effect) -> None:
+    """Tells a stream's interceptor what the core asks of it, or lets it know."""
+    match effect:
+        case Count(segment, generation, position):
+            stream.count(segment, generation, position)
+        case Decided(segment, written):
+            stream.decided(segment, written)
+        case ReadRows(segment, reset_id):
+            stream.read_rows(segment, reset_id)
+        case Correct(segment, keys):
+            stream.correct(segment, keys)
+        case PositionRead(segment, state):
+            stream.position_read(segment, state)
+
+
 class Executor:
     """The executor of one shell. `carry_out` returns at once; the core gets the result later, and `wake` is called."""
 
@@ -79,8 +100,6 @@ class Executor:
             self._tasks.spawn(self._find_hanging(effect))
         elif isinstance(effect, EndHanging):
             self._tasks.spawn(self._end_hanging(effect))
-        elif isinstance(effect, Corrected):
-            self._context.cache_side.corrected(effect.segment, list(effect.operations))
         elif isinstance(effect, Released):
             self._context.cache_side.released(effect.segment)
         elif isinstance(effect, SteppedDown):
@@ -90,6 +109,10 @@ class Executor:
             self._context.snapshots.heard(effect)
         elif isinstance(effect, Superseded):
             raise NodeSuperseded(effect.by, self._core.member)
+        elif isinstance(self._context.cache_side, StreamSide):
+            ask_stream(self._context.cache_side, effect)
+        elif isinstance(effect, Corrected):
+            self._context.cache_side.corrected(effect.segment, list(effect.operations))
 
     # -- transactions ---------------------------------------------------------------------------------------------
 

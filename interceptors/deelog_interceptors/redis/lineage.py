@@ -36,6 +36,10 @@ class Lineage:
         ends, others = self._ends(), other._ends()
         return max((min(end, others[one]) for one, end in ends.items() if one in others), default=-1)
 
+    def end_of(self, one: str) -> int:
+        """The offset up to which the bytes of that id are this stream's; -1 where the id is unknown."""
+        return self._ends().get(one, -1)
+
     def after(self, earlier: Lineage) -> Lineage:
         """This one with all that `earlier` knows of what was before: an earlier view of the same stream.
 

@@ -1,0 +1,154 @@
+"""The tape of a stream: its commands as changes, by segment, and what Kafka is told of where they stand.
+
+No I/O and no clock; `segment_tape.py` has the rules of one segment.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from deelog_interceptors.redis.commands import Cleared, CommandError, Put, Removed, Swapped, Touched, changes
+from deelog_interceptors.redis.lineage import Lineage
+from deelog_interceptors.redis.segment_tape import UNREAD, SegmentTape, TapedChange
+from deelog_interceptors.redis.source import Anchor, Source
+from deelog_interceptors.redis.stream import Arguments, Omitted
+from deelog_schemas.keys import RESERVED_PREFIX, segment_of
+from deelog_schemas.operation import Reason
+
+_PASSED_OVER: Final = frozenset({b"PING", b"MULTI", b"EXEC", b"REPLCONF", b"ping", b"multi", b"exec"})
+
+
+class _Entry(NamedTuple):
+    """A change of the stream that may not be in Kafka: `begin` and `database` are those before its command."""
+
+    begin: int
+    database: int
+    segment: int
+    offset: int
+
+
+class Tape:
+    """All segments of one database's stream from a place on.
+
+    `lineage`, `offset` and `database` say up to where it was read, and in which database the next command is;
+    `captured` is the database whose changes are kept. `whole`: all before that place is in Kafka.
+    """
+
+    def __init__(
+        self, lineage: Lineage, offset: int, database: int, captured: int, segments: int, whole: bool = False
+    ) -> None:
+        self.lineage, self.offset, self.database = lineage, offset, database
+        self.segments = [SegmentTape(offset, whole) for _ in range(segments)]
+        self.busy: set[int] = set()
+        """Segments with changes that came since the caller last emptied this."""
+        self.unknown: set[str] = set()
+        """Commands that are not known: what they changed is not here, so that every segment is to be sent anew."""
+        self.passed_over: int = 0
+        """Changes of keys that are reserved, or too long to be read."""
+        self._captured = captured
+        self._order: deque[_Entry] = deque()
+
+    def feed(self, commands: Iterable[tuple[Arguments, int]], ts_us: int) -> None:
+        """The next commands of the stream, each with the offset behind it; `ts_us` is when they came."""
+        for arguments, offset in commands:
+            name = arguments[0]
+            if name == b"SELECT" or name == b"select":
+                self.database = int(arguments[1])  # type: ignore[arg-type]
+            elif name not in _PASSED_OVER:
+                self._command(arguments, offset, ts_us)
+            self.offset = offset
+
+    def low(self) -> tuple[int, int]:
+        """The offset up to which all is in Kafka, and the database of the command behind it."""
+        order, segments = self._order, self.segments
+        while order:
+            begin, database, segment, offset = order[0]
+            mark = segments[segment].mark
+            if mark is None or offset > mark.offset:
+                return begin, database
+            order.popleft()
+        return self.offset, self.database
+
+    def source(self, segment: int, sequence: int, past: Sequence[tuple[int, int]]) -> Source:
+        """What a position of that sequence says of where it stands. `past`: the epochs before its own."""
+        tape = self.segments[segment]
+        assert tape.mark is not None
+        end = Anchor(tape.offset_at(sequence), sequence)
+        later = {key: tape.rows.get(key, 0) for key, at in tape.later.items() if at > end.offset}
+        return Source(self.lineage.id, tape.mark, end, *self.low(), later, tuple(past))
+
+    def position_read(self, segment: int, source: Source) -> None:
+        """A position of a segment that this tape keeps for another's loss was read in Kafka."""
+        known = min(self.lineage.end_of(source.id), self.offset)  # what comes may still fork before that position
+        tape = self.segments[segment]
+        for anchor in (source.end, source.begin):
+            if anchor.offset <= known:
+                tape.prune(anchor)
+                return
+
+    def counted(self, segment: int, source: Source) -> tuple[Anchor, int] | None:
+        """From where a segment's changes are counted by a position, and the last sequence that is of its stream.
+
+        None where the position is of another stream, or where changes behind it are missing.
+        """
+        known, tape = min(self.lineage.end_of(source.id), self.offset), self.segments[segment]
+        anchor = source.end
+        if anchor.offset > known:
+            anchor = source.begin
+        elif tape.whole and anchor.offset < tape.begin:
+            anchor = Anchor(tape.begin, anchor.sequence)
+        if not tape.begin <= anchor.offset <= known:
+            return None
+        return anchor, anchor.sequence + tape.number(anchor.offset, known)
+
+    def fork(self, lineage: Lineage, offset: int, database: int) -> None:
+        """The stream goes on from an offset as another one: what was read beyond it is not of it."""
+        self.lineage, self.offset, self.database = lineage, offset, database
+        for segment in self.segments:
+            segment.cut(offset)
+        while self._order and self._order[-1].offset > offset:
+            self._order.pop()
+
+    def _command(self, arguments: Arguments, offset: int, ts_us: int) -> None:
+        try:
+            found = changes(arguments)
+        except CommandError:
+            found = None
+        if found is None:
+            self.unknown.add(repr(arguments[0])[:80])
+            return
+        for number, change in enumerate(found):
+            at = offset - (len(found) - 1 - number)
+            if isinstance(change, Cleared):
+                if change.everywhere or self.database == self._captured:
+                    for segment in range(len(self.segments)):
+                        self._add(segment, TapedChange(at, Reason.CLEAR, b"", None, None, False, ts_us))
+            elif isinstance(change, Swapped):
+                if self._captured in (change.one, change.other) and change.one != change.other:
+                    self.unknown.add("SWAPDB")
+            else:
+                self._change(change, at, ts_us)
+
+    def _change(self, change: Put | Removed | Touched, at: int, ts_us: int) -> None:
+        key, value, expires_at, created, reason = change.key, None, None, False, str(Reason.REMOVE)
+        database = self.database
+        if isinstance(change, Put):
+            created, expires_at = change.created, change.expires_at
+            reason, value = (UNREAD, None) if isinstance(change.value, Omitted) else (str(Reason.PUT), change.value)
+        elif isinstance(change, Touched):
+            created, reason = change.created, UNREAD
+            database = database if change.database is None else change.database
+        if database != self._captured:
+            return
+        if isinstance(key, Omitted) or key.startswith(RESERVED_PREFIX):
+            self.passed_over += 1
+            return
+        segment = segment_of(key, len(self.segments))
+        self._add(segment, TapedChange(at, reason, key, value, expires_at, created, ts_us))
+
+    def _add(self, segment: int, change: TapedChange) -> None:
+        self._order.append(_Entry(self.offset, self.database, segment, change.offset))
+        self.segments[segment].add(change)
+        self.busy.add(segment)
