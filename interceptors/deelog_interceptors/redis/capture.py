@@ -7,7 +7,7 @@ come on the connector's event loop.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,12 +44,15 @@ class _Reset:
 
 
 class Capture(StreamSide):
-    """See the module. `sink` is the connector's; `member` its member."""
+    """See the module. `sink` is the connector's; `member` its member.
+
+    `most` changes may wait for Kafka; `moved` is called where some do no longer.
+    """
 
     sink: StreamSink
 
-    def __init__(self, member: str, tape: Tape) -> None:
-        self._member = member
+    def __init__(self, member: str, tape: Tape, most: int, moved: Callable[[], None] = lambda: None) -> None:
+        self._member, self._most, self.moved = member, most, moved
         self._epoch = 0
         self.tape = tape
         self.acked = 0
@@ -93,6 +96,14 @@ class Capture(StreamSide):
     def segments_to_read(self) -> list[tuple[int, str]]:
         """Segments of which all keys are to be listed and read, with the id of the reset, for `rows_read`."""
         return [(segment, reset.reset_id) for segment, reset in self._resets.items() if reset.images is None]
+
+    def waits(self) -> bool:
+        """Whether something that is this connector's to write was not handed over yet."""
+        return bool(self._resets) or any(tape.is_open and tape.waiting for tape in self.tape.segments)
+
+    def is_full(self) -> bool:
+        """Whether the stream is not to be read on: too much waits for Kafka."""
+        return self.tape.length() >= self._most or not self.sink.has_room(0)
 
     # -- what was read --------------------------------------------------------------------------------------------
 
@@ -271,6 +282,8 @@ class Capture(StreamSide):
             self.tape.position_read(segment, source)
         elif state.member == self._member:
             tape.prune(source.end)
+        self.progress()
+        self.moved()
 
     def released(self, segment: int) -> None:
         self.tape.segments[segment].close()

@@ -127,8 +127,8 @@ async def _attached(
 
     if password is not None:
         await ask("AUTH", *([user] if user else []), password)
-    info = _fields(await ask("INFO", "replication"))
-    cluster = _fields(await ask("INFO", "cluster")).get("cluster_enabled") == "1"
+    info = fields(await ask("INFO", "replication"))
+    cluster = fields(await ask("INFO", "cluster")).get("cluster_enabled") == "1"
     lineage, now = told(info), int(info["master_repl_offset"])
     await ask("REPLCONF", "capa", "eof", "capa", "psync2")
     await ask("REPLCONF", "rdb-filter-only", "")
@@ -209,6 +209,7 @@ def _command(*words: str) -> bytes:
     return b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(one), one) for one in encoded)
 
 
-def _fields(info: bytes) -> Mapping[str, str]:
+def fields(info: bytes) -> Mapping[str, str]:
+    """What INFO answers, by name."""
     lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
     return {name: value for name, separator, value in lines if separator}

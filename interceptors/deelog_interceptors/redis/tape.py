@@ -6,7 +6,7 @@ No I/O and no clock; `segment_tape.py` has the rules of one segment.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from deelog_interceptors.redis.commands import Cleared, CommandError, Put, Removed, Swapped, Touched, changes
@@ -33,11 +33,19 @@ class Tape:
     """All segments of one database's stream from a place on.
 
     `lineage`, `offset` and `database` say up to where it was read, and in which database the next command is;
-    `captured` is the database whose changes are kept. `whole`: all before that place is in Kafka.
+    `captured` is the database whose changes are kept, `encoded` makes a value of a string. `whole`: all before that
+    place is in Kafka.
     """
 
     def __init__(
-        self, lineage: Lineage, offset: int, database: int, captured: int, segments: int, whole: bool = False
+        self,
+        lineage: Lineage,
+        offset: int,
+        database: int,
+        captured: int,
+        segments: int,
+        encoded: Callable[[bytes], bytes],
+        whole: bool = False,
     ) -> None:
         self.lineage, self.offset, self.database = lineage, offset, database
         self.segments = [SegmentTape(offset, whole) for _ in range(segments)]
@@ -47,7 +55,7 @@ class Tape:
         """Commands that are not known: what they changed is not here, so that every segment is to be sent anew."""
         self.passed_over: int = 0
         """Changes of keys that are reserved, or too long to be read."""
-        self._captured = captured
+        self._captured, self._encoded = captured, encoded
         self._order: deque[_Entry] = deque()
 
     def feed(self, commands: Iterable[tuple[Arguments, int]], ts_us: int) -> None:
@@ -70,6 +78,11 @@ class Tape:
                 return begin, database
             order.popleft()
         return self.offset, self.database
+
+    def length(self) -> int:
+        """How many changes are held, about: those before the first one that Kafka lacks are passed over."""
+        self.low()
+        return len(self._order)
 
     def source(self, segment: int, sequence: int, past: Sequence[tuple[int, int]]) -> Source:
         """What a position of that sequence says of where it stands. `past`: the epochs before its own."""
@@ -136,7 +149,10 @@ class Tape:
         database = self.database
         if isinstance(change, Put):
             created, expires_at = change.created, change.expires_at
-            reason, value = (UNREAD, None) if isinstance(change.value, Omitted) else (str(Reason.PUT), change.value)
+            if isinstance(change.value, Omitted):
+                reason = UNREAD
+            else:
+                reason, value = str(Reason.PUT), self._encoded(change.value)
         elif isinstance(change, Touched):
             created, reason = change.created, UNREAD
             database = database if change.database is None else change.database

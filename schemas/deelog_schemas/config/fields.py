@@ -62,8 +62,8 @@ _GROUPS: Final = (
 group("identity", "Names",
     Field("name", STRING, "deelog", check=part_of_a_path, doc="Name of the connector in logs and metrics."),
     Field("connector.class", CLASS, "deelog.CachetoolsConnector",
-        allowed=("deelog.CachetoolsConnector",),
-        refused=dict.fromkeys(("deelog.RedisConnector", "deelog.InfinispanConnector"), "a later version has this one"),
+        allowed=("deelog.CachetoolsConnector", "deelog.RedisConnector"),
+        refused={"deelog.InfinispanConnector": "a later version has this one"},
         doc="Which caches are captured."),
     Field("topic.prefix", STRING, REQUIRED, importance=HIGH, pattern=re.compile(r"[A-Za-z0-9._-]{1,200}"),
         doc="First part of the name of every topic, and `source.name` of every record. Never change it: with another "
@@ -237,6 +237,14 @@ group("grid", "Node and grid",
         doc="After this without a heartbeat the controller declares a node dead and gives its segments to others. "
             "After three times this without a sign of life the controller's own place goes to another node: for less "
             "than the default the broker's `group.min.session.timeout.ms` (6000) must be lower."),
+),
+
+group("redis", "Redis and Valkey",
+    Field("redis.url", STRING, "redis://127.0.0.1:6379/0", importance=HIGH,
+        doc="The server beside which a `deelog.RedisConnector` runs, and the database whose changes it captures: "
+            "`redis://<host>:<port>/<database>`."),
+    Field("redis.username", STRING, None, doc="As whom the connector asks the server; without it the default user."),
+    Field("redis.password", PASSWORD, None, doc="The password of that user."),
 ),
 
 group("observe", "Heartbeat, signals and notifications",

@@ -35,11 +35,11 @@ class StreamNode(Node):
         self.attach()
 
     def cache_state(self) -> CacheState | StreamState:
-        self.capture = Capture(self.member, self.tape(0, whole=False))
+        self.capture = Capture(self.member, self.tape(0, whole=False), 10_000)
         return self.capture
 
     def tape(self, offset: int, whole: bool) -> Tape:
-        return Tape(self.source.lineage, offset, 0, 0, SEGMENTS, whole)
+        return Tape(self.source.lineage, offset, 0, 0, SEGMENTS, bytes, whole)
 
     @property
     def source(self) -> Server:

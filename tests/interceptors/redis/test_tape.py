@@ -132,12 +132,12 @@ class World:
         self.chance, self.acks_all = random.Random(seed), acks_all
         self.server, self.version = Server(), 0
         self.kafka = [Kafka() for _ in range(SEGMENTS)]
-        self.standby = Tape(Lineage(self.server.ids), 0, 0, 0, SEGMENTS, whole=True)
+        self.standby = Tape(Lineage(self.server.ids), 0, 0, 0, SEGMENTS, bytes, whole=True)
         self.replicated = 0
         self.epoch = 0
         self.resets = self.forks = self.starts = self.corrections = 0
         self.reads: list[tuple[int, list[bytes] | None, list[Image]]] = []
-        self.take_over(Tape(Lineage(self.server.ids), 0, 0, 0, SEGMENTS, whole=True))
+        self.take_over(Tape(Lineage(self.server.ids), 0, 0, 0, SEGMENTS, bytes, whole=True))
 
     # -- what happens ---------------------------------------------------------------------------------------------
 
@@ -284,10 +284,10 @@ class World:
         """The connector ends; another one begins where the stream's last changes are not in Kafka, or anywhere."""
         if self.chance.random() < 0.7:
             place = self.low
-            self.take_over(Tape(Lineage(self.server.ids), *place, 0, SEGMENTS, whole=True))
+            self.take_over(Tape(Lineage(self.server.ids), *place, 0, SEGMENTS, bytes, whole=True))
         else:
             self.starts += 1
-            self.take_over(Tape(Lineage(self.server.ids), self.server.end, 0, 0, SEGMENTS))
+            self.take_over(Tape(Lineage(self.server.ids), self.server.end, 0, 0, SEGMENTS, bytes))
 
     def fail_over(self) -> None:
         """The primary is lost with what is not replicated; the standby's server goes on."""
@@ -299,7 +299,7 @@ class World:
         self.low = self.low if self.low[0] <= fork else (fork, 0)
         tape = self.standby
         tape.lineage = Lineage(ids)
-        self.standby = Tape(Lineage(ids), fork, 0, 0, SEGMENTS)
+        self.standby = Tape(Lineage(ids), fork, 0, 0, SEGMENTS, bytes)
         for _ in range(self.chance.randrange(4)):
             self.command()
         self.take_over(tape)

@@ -1,0 +1,88 @@
+"""`deelog run`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from deelog_connector.errors import NodeSuperseded
+from deelog_connector.metrics.shared_server import page
+from deelog_interceptors.hosting.process import behind, signalled
+from deelog_interceptors.hosting.process import run as host
+from deelog_schemas.config import Config, Role, load
+from deelog_schemas.errors import ConfigError, DeelogError, FieldError
+
+if TYPE_CHECKING:
+    from deelog_interceptors.redis.node import RedisNode
+
+_CLASS: Final = "deelog.RedisConnector"
+
+
+@click.command(short_help="Run a connector beside a server of Redis or Valkey.")
+@click.option("--config", "path", required=True, type=click.Path(path_type=Path), help=".properties or .json file.")
+@click.option(
+    "--log-level",
+    default="WARNING",
+    show_default=True,
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], case_sensitive=False),
+    help="Level of the log on stderr.",
+)
+def run(path: Path, log_level: str) -> None:
+    """Run a connector beside a server of Redis or Valkey, until SIGTERM or Ctrl-C.
+
+    \b
+    Example:
+      deelog run --config sessions-redis-1.properties
+    """
+    logging.basicConfig(level=log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        config = load(path, Role.NODE)
+        config.resolved()
+        check(config)
+        asyncio.run(serve(config))
+    except DeelogError as error:
+        click.echo(f"deelog run: {error}", err=True)
+        raise SystemExit(error.exit_code) from None
+
+
+def check(config: Config) -> None:
+    """Raises `ConfigError` for what a connector beside a server cannot do."""
+    wrong: list[FieldError] = []
+    if config["connector.class"] != _CLASS:
+        wrong.append(FieldError("connector.class", f"`deelog run` is for {_CLASS}; others run in their own process"))
+    if config["cache.value.format"] != "json":
+        wrong.append(FieldError("cache.value.format", "entries of Redis have a type and are JSON: set json"))
+    if config["before.image"] != "key":
+        wrong.append(FieldError("before.image", "the stream of Redis does not say what was before: set key"))
+    if config["skip.messages.without.change"]:
+        wrong.append(FieldError("skip.messages.without.change", "what was before is not known: set false"))
+    if config["cache.acks"] == "0":
+        wrong.append(FieldError("cache.acks", "a server answers before its replicas have a change: set 1 or all"))
+    if wrong:
+        raise ConfigError(wrong)
+
+
+async def serve(config: Config) -> None:
+    """Runs until a signal, a failure or the connector's end. Raises `DeelogError`."""
+    from deelog_interceptors.redis.node import RedisNode
+
+    stopped = signalled()
+    running = RedisNode(config)
+    while True:
+        try:
+            return await _serve(config, running, stopped)
+        except NodeSuperseded as error:
+            if running.serves:
+                raise
+            running = RedisNode(config, after=behind(error, running.clock.time_ns()))
+
+
+async def _serve(config: Config, running: RedisNode, stopped: asyncio.Future[None]) -> None:
+    def announce() -> None:
+        click.echo(f"deelog run {running.member} captures {running.address}")
+
+    await host(config, running, page(running.lifecycle.connectors, ()), announce, stopped)

@@ -1,0 +1,93 @@
+"""A connection to a server for questions, many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import hiredis
+
+from deelog_interceptors.redis.address import Address
+from deelog_interceptors.redis.link import LinkError, LinkLost
+
+Reply: TypeAlias = Any
+"""Bytes, an integer, None, a list of replies, or a `hiredis.ReplyError`."""
+
+ANSWER_SECONDS: Final = 10.0
+_PIECE: Final = 1 << 18
+
+
+class Client:
+    """`connect` first, `close` last. One caller at a time."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._parser = hiredis.Reader()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection, as far as is known."""
+        return self._writer is not None
+
+    async def connect(self) -> None:
+        """Raises `LinkError` where the server refuses, `LinkLost` where there is none."""
+        address = self._address
+        await self.close()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                self._reader, self._writer = await address.connect()
+        except (OSError, TimeoutError) as error:
+            raise LinkLost(f"{address} does not answer: {error}") from error
+        self._parser = hiredis.Reader()
+        greetings: list[Sequence[bytes]] = []
+        if address.password is not None:
+            user = [address.username.encode()] if address.username else []
+            greetings.append([b"AUTH", *user, address.password.encode()])
+        if address.database:
+            greetings.append([b"SELECT", b"%d" % address.database])
+        for greeting, reply in zip(greetings, await self.ask(greetings), strict=True):
+            if isinstance(reply, hiredis.ReplyError):
+                raise LinkError(f"{address}: {greeting[0].decode()} was refused: {reply}")
+
+    async def ask(self, commands: Sequence[Sequence[bytes]]) -> list[Reply]:
+        """The replies, errors among them. Raises `LinkLost`."""
+        if not commands:
+            return []
+        if self._writer is None or self._reader is None:
+            raise LinkLost(f"there is no connection to {self._address}")
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                self._writer.write(b"".join(map(_packed, commands)))
+                await self._writer.drain()
+                replies: list[Reply] = []
+                while len(replies) < len(commands):
+                    reply = self._parser.gets()
+                    if reply is not False:
+                        replies.append(reply)
+                    elif data := await self._reader.read(_PIECE):
+                        self._parser.feed(data)
+                    else:
+                        raise LinkLost(f"{self._address} closed the connection")
+                return replies
+        except (OSError, TimeoutError, hiredis.ProtocolError) as error:
+            raise LinkLost(f"the connection to {self._address} broke: {error}") from error
+
+    async def ask_one(self, *command: bytes) -> Reply:
+        """The reply to one command. Raises `LinkError` where it is refused, and `LinkLost`."""
+        (reply,) = await self.ask([command])
+        if isinstance(reply, hiredis.ReplyError):
+            raise LinkError(f"{self._address}: {command[0].decode()} was refused: {reply}")
+        return reply
+
+    async def close(self) -> None:
+        """Ends the connection, if there is one."""
+        if self._writer is not None:
+            self._writer.transport.abort()
+        self._reader = self._writer = None
+
+
+def _packed(command: Sequence[bytes]) -> bytes:
+    return b"*%d\r\n" % len(command) + b"".join([b"$%d\r\n%b\r\n" % (len(each), each) for each in command])

@@ -1,0 +1,277 @@
+"""A connector beside one server: reads its stream, asks what the stream does not say, and writes what is its to write.
+
+Everything on one asyncio loop. The rules are those of `capture.py`; this carries them out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from deelog_connector.kafka.librdkafka import Librdkafka
+from deelog_connector.kafka_port import KafkaPort
+from deelog_connector.runtime import Connector, Lifecycle
+from deelog_interceptors.redis import reading
+from deelog_interceptors.redis.address import Address
+from deelog_interceptors.redis.capture import Capture
+from deelog_interceptors.redis.client import Client
+from deelog_interceptors.redis.lineage import Lineage, told
+from deelog_interceptors.redis.link import Link, LinkLost, Place, attach, fields
+from deelog_interceptors.redis.segment_tape import Image
+from deelog_interceptors.redis.tape import Tape
+from deelog_interceptors.redis.values import encode_string
+from deelog_schemas.config import Config
+from deelog_schemas.member import Member
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 0.2
+_ROLE_SECONDS: Final = 0.1
+"""How often the server is asked whether it is primary, and what its replicas have."""
+_ACK_SECONDS: Final = 1.0
+"""As Redis' own replicas do."""
+_STOP_SECONDS: Final = 30.0
+_NOWHERE: Final = Lineage((("", 0),))
+
+
+class RedisNode:
+    """`await start()`, watch `failure`, `await stop()`."""
+
+    def __init__(self, config: Config, new_port: Callable[[], KafkaPort] = Librdkafka, *, after: str = "") -> None:
+        """`after` is an earlier process of this node, whose clock may have been ahead. Raises `ConfigError`."""
+        self.address = Address.of(config)
+        self._segments, self._max_bytes = config["segment.count"], config["max.entry.bytes"]
+        self._acks_all = config["cache.acks"] == "all"
+        port = new_port()
+        self.clock = port.clock
+        self.member = str(Member.starting(config["node.id"], self.clock.time_ns(), after))
+        self._capture = Capture(self.member, self._tape(Place(_NOWHERE, 0, 0), whole=False), config["max.queue.size"])
+        self.connector = Connector(config, self.member, self._capture, connector_name="redis", port=port)
+        self._capture.sink = self.connector.core
+        self.lifecycle = Lifecycle(config, {config["cache.name"]: self.connector})
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.serves = False
+        """Whether it has read of the server."""
+        self._client = Client(self.address)
+        self._link: Link | None = None
+        self._primary: bool | None = None
+        self._due, self._moved = asyncio.Event(), asyncio.Event()
+        self._capture.moved = self._moved.set
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _tape(self, place: Place, whole: bool) -> Tape:
+        captured = self.address.database
+        return Tape(place.lineage, place.offset, place.database, captured, self._segments, encode_string, whole)
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Returns once the server's stream is read. Raises `DeelogError`."""
+        await self.connector.start()
+        self.connector.failure.add_done_callback(self._connector_failed)
+        await self._attach_when_possible()
+        self.serves = True
+        for work in (self._follow(), self._ask(), self._watch()):
+            task = asyncio.ensure_future(work)
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """Writes what was read, and releases the segments."""
+        self.connector.end()
+        until = self.clock.monotonic() + _STOP_SECONDS
+        while not self.failure.done() and (self._capture.waits() or self.connector.sink.unwritten()):
+            if self.clock.monotonic() > until:
+                log.warning("Kafka did not take all that was read: the next start goes on from there")
+                break
+            await asyncio.sleep(_ROLE_SECONDS)
+        await self._end(release=not self.failure.done())
+
+    async def abort(self) -> None:
+        await self._end(release=False)
+
+    async def _end(self, release: bool) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._link is not None:
+            await self._link.close()
+        await self._client.close()
+        await self.connector.stop(release)
+
+    def failed(self, error: BaseException) -> None:
+        if not self.failure.done():
+            self.failure.set_exception(error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failed(error)
+
+    def _connector_failed(self, failure: asyncio.Future[None]) -> None:
+        if not failure.cancelled() and (error := failure.exception()) is not None:
+            self.failed(error)
+
+    # -- the stream -----------------------------------------------------------------------------------------------
+
+    async def _attach_when_possible(self) -> None:
+        """Attaches, however long that takes. Raises `LinkError`."""
+        while True:
+            try:
+                return await self._attach()
+            except LinkLost as error:
+                log.warning("%s: %s; trying again", self.address, error)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _attach(self) -> None:
+        """Goes on where the tape ends, else where Kafka's knowledge does, else where the stream is now."""
+        if self._link is not None:
+            await self._link.close()
+            self._link = None
+        await self._client.connect()
+        lineage = told(fields(await self._client.ask_one(b"INFO", b"replication")))
+        tape = self._capture.tape
+        wanted: Place | None = Place(tape.lineage, tape.offset, tape.database)
+        if tape.offset > lineage.shared(tape.lineage):
+            known = self._capture.resumes_at(lineage)
+            wanted = None if known is None else Place(lineage, *known)
+        address = self.address
+        link = await attach(address.connect, wanted, self._max_bytes, address.username, address.password)
+        goes_on = link.continues and wanted is not None and wanted.lineage is tape.lineage
+        primary = reading.is_primary(await self._client.ask_one(b"ROLE"))
+        self._link = link
+        if goes_on:
+            tape.lineage = link.place.lineage
+        else:
+            log.warning("%s: reads from offset %d on", address, link.place.offset)
+            self._capture.replaced(self._tape(link.place, whole=link.continues and wanted is not None))
+        if not goes_on or primary != self._primary:
+            self._take(primary)
+
+    def _take(self, primary: bool) -> None:
+        """The role of the server is the role of the connector."""
+        log.warning("%s is %s", self.address, "primary" if primary else "a replica")
+        self._primary = primary
+        if primary:
+            self._capture.promote()
+        else:
+            self._capture.demote()
+        self._wake()
+
+    async def _follow(self) -> None:
+        """Reads the stream, and attaches again where it ends."""
+        while True:
+            assert self._link is not None
+            try:
+                commands = await self._link.read()
+            except LinkLost as error:
+                log.warning("%s: %s", self.address, error)
+                await self._attach_when_possible()
+                continue
+            self._capture.fed(commands, self.clock.time_ns() // 1000)
+            if not self._acks_all:
+                self._capture.acknowledged(self._capture.tape.offset)
+            self._wake()
+            while self._capture.is_full():  # a server drops who reads too slowly, and keeps the stream for a while
+                self._moved.clear()
+                await self._moved.wait()
+
+    def _wake(self) -> None:
+        self._due.set()
+        self.connector.wake()
+
+    # -- questions ------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Looks at the server's role and replicas, and tells it that the link lives."""
+        acked_at = 0.0
+        client = Client(self.address)
+        try:
+            while True:
+                await asyncio.sleep(_ROLE_SECONDS)
+                try:
+                    if not client.is_connected:
+                        await client.connect()
+                    role = await client.ask_one(b"ROLE")
+                except LinkLost:
+                    await client.close()
+                    continue
+                if self._link is None:
+                    continue
+                primary = reading.is_primary(role)
+                if primary != self._primary or (primary and self._capture.outranked):
+                    self._take(primary)
+                if self._acks_all and primary:
+                    offsets = [offset for _, port, offset in reading.replicas_of(role) if port]
+                    self._capture.acknowledged(min(offsets, default=reading.offset_of(role)))
+                    self._wake()
+                now = self.clock.monotonic()
+                if now - acked_at >= _ACK_SECONDS:
+                    acked_at = now
+                    self._link.acknowledge(0 if primary else self._capture.tape.offset)
+        finally:
+            await client.close()
+
+    async def _ask(self) -> None:
+        """Asks the server what the capture is to know."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            try:
+                await self._answer()
+            except LinkLost as error:
+                log.warning("%s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                await self._reconnect()
+                self._due.set()
+
+    async def _reconnect(self) -> None:
+        try:
+            await self._client.connect()
+        except LinkLost:
+            return  # it is tried again
+
+    async def _answer(self) -> None:
+        capture, client = self._capture, self._client
+        while True:
+            tape = capture.tape
+            if capture.wants_offset:
+                offset = reading.offset_of(await client.ask_one(b"ROLE"))
+                if capture.tape is tape:
+                    capture.offset_is(offset)
+            elif places := capture.keys_to_read(reading.MOST_KEYS):
+                await self._read_keys(places)
+            elif resets := capture.segments_to_read():
+                await self._read_rows(dict(resets))
+            else:
+                return
+            self.connector.wake()
+
+    async def _read_keys(self, places: list[tuple[int, bytes]]) -> None:
+        capture = self._capture
+        tape, segments = capture.tape, {key: segment for segment, key in places}
+        try:
+            found = await reading.read(self._client, list(segments))
+        except LinkLost:
+            capture.images_read([], places)
+            raise
+        if capture.tape is tape:
+            images = [(segments[image.key], image) for image in found.images]
+            capture.images_read(images, [(segments[key], key) for key in found.changed])
+
+    async def _read_rows(self, resets: dict[int, str]) -> None:
+        capture = self._capture
+        tape = capture.tape
+        listed = await reading.keys_of(self._client, frozenset(resets), self._segments)
+        for segment, keys in listed.items():
+            images: list[Image] = []
+            while keys:
+                some = keys[-reading.MOST_KEYS :]
+                del keys[-reading.MOST_KEYS :]
+                found = await reading.read(self._client, some)
+                images += found.images
+                keys += found.changed
+            if capture.tape is tape:
+                capture.rows_read(segment, resets[segment], images)
+                self.connector.wake()

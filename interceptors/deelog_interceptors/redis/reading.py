@@ -1,0 +1,100 @@
+"""Entries of a server, each with the offset of the stream at which it is so.
+
+A transaction of plain reads ends with ROLE, which tells the offset of the server's stream at this moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import hiredis
+
+from deelog_interceptors.redis.client import Client, Reply
+from deelog_interceptors.redis.link import LinkError
+from deelog_interceptors.redis.segment_tape import Image
+from deelog_interceptors.redis.values import READS, encode
+from deelog_schemas.keys import segment_of
+
+SCAN_COUNT: Final = b"1000"
+MOST_KEYS: Final = 128
+"""Of one transaction: a server answers nobody else meanwhile."""
+
+
+@dataclass(slots=True)
+class Read:
+    """What came of reading some keys. `changed`: keys whose type has changed meanwhile, to be read again."""
+
+    images: list[Image] = field(default_factory=list)
+    changed: list[bytes] = field(default_factory=list)
+    unknown: list[bytes] = field(default_factory=list)
+    """Keys of types that cannot be read: modules'. They have no image with a value."""
+
+
+async def read(client: Client, keys: Sequence[bytes]) -> Read:
+    """At most `MOST_KEYS` entries, all as of one offset. Raises `LinkLost`, `LinkError`."""
+    kinds = await client.ask([(b"TYPE", key) for key in keys])
+    commands: list[Sequence[bytes]] = [(b"MULTI",)]
+    for key, kind in zip(keys, kinds, strict=True):
+        reads = READS.get(kind)
+        commands += ((b"EXISTS", key) if reads is None else reads(key), (b"PEXPIRETIME", key))
+    answers = await client.ask([*commands, (b"ROLE",), (b"EXEC",)])
+    *replies, role = _executed(answers[-1])
+    found, offset = Read(), offset_of(role)
+    for key, kind, content, expiry in zip(keys, kinds, replies[::2], replies[1::2], strict=True):
+        if kind not in READS:
+            if content and kind == b"none":
+                found.changed.append(key)
+                continue
+            if content:
+                found.unknown.append(key)
+            found.images.append(Image(key, None, None, offset))
+        elif isinstance(content, hiredis.ReplyError):
+            found.changed.append(key)
+        else:
+            # A stream without items is an entry; without the key there is no expiry either.
+            value = None if expiry == -2 else encode(kind, content)
+            found.images.append(Image(key, value, expiry if expiry >= 0 else None, offset))
+    return found
+
+
+def _executed(reply: Reply) -> list[Reply]:
+    if not isinstance(reply, list):
+        raise LinkError(f"the server does not carry out reads in a transaction: {reply}")
+    return reply
+
+
+async def keys_of(client: Client, segments: frozenset[int], count: int) -> dict[int, list[bytes]]:
+    """The keys of these segments, of `count`: by SCAN, in one pass. Each that is there throughout is listed."""
+    found: dict[int, dict[bytes, None]] = {segment: {} for segment in segments}
+    async for keys in _scanned(client):
+        for key in keys:
+            segment = segment_of(key, count)
+            if segment in segments:
+                found[segment][key] = None
+    return {segment: list(keys) for segment, keys in found.items()}
+
+
+async def _scanned(client: Client) -> AsyncIterator[list[bytes]]:
+    cursor = b"0"
+    while True:
+        cursor, keys = await client.ask_one(b"SCAN", cursor, b"COUNT", SCAN_COUNT)
+        yield keys
+        if cursor == b"0":
+            return
+
+
+def offset_of(role: Reply) -> int:
+    """The offset of a server's stream, of what ROLE answers."""
+    return int(role[1] if role[0] == b"master" else role[4])
+
+
+def is_primary(role: Reply) -> bool:
+    """Whether it is one, of what ROLE answers."""
+    return bool(role[0] == b"master")
+
+
+def replicas_of(role: Reply) -> list[tuple[str, int, int]]:
+    """Host, port and acknowledged offset of a primary's replicas."""
+    return [(host.decode(), int(port), int(offset)) for host, port, offset in role[2]]
