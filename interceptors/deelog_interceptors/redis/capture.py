@@ -46,13 +46,13 @@ class _Reset:
 class Capture(StreamSide):
     """See the module. `sink` is the connector's; `member` its member.
 
-    `most` changes may wait for Kafka; `moved` is called where some do no longer.
+    `most` changes may wait for Kafka. `changed` is called where some do no longer, and where something is to be read.
     """
 
     sink: StreamSink
 
-    def __init__(self, member: str, tape: Tape, most: int, moved: Callable[[], None] = lambda: None) -> None:
-        self._member, self._most, self.moved = member, most, moved
+    def __init__(self, member: str, tape: Tape, most: int, changed: Callable[[], None] = lambda: None) -> None:
+        self._member, self._most, self.changed = member, most, changed
         self._epoch = 0
         self.tape = tape
         self.acked = 0
@@ -245,6 +245,7 @@ class Capture(StreamSide):
     def count(self, segment: int, generation: int, position: PositionState | None) -> None:
         self.tape.segments[segment].close()
         self._counting.append(_Counting(segment, generation, position))
+        self.changed()
 
     def decided(self, segment: int, written: int | None) -> None:
         tape = self.tape.segments[segment]
@@ -258,12 +259,14 @@ class Capture(StreamSide):
         tape.correct(later)
         self.tape.busy.add(segment)
         self.progress()
+        self.changed()
 
     def read_rows(self, segment: int, reset_id: str) -> None:
         self.tape.segments[segment].drop(self.tape.offset)
         self._reading = {place for place in self._reading if place[0] != segment}
         self._images = deque(each for each in self._images if each[0] != segment)
         self._resets[segment] = _Reset(reset_id)
+        self.changed()
 
     def correct(self, segment: int, keys: frozenset[bytes]) -> None:
         tape = self.tape.segments[segment]
@@ -271,6 +274,7 @@ class Capture(StreamSide):
             tape.correct(keys)
             self.tape.busy.add(segment)
             self.progress()
+            self.changed()
 
     def position_read(self, segment: int, state: PositionState) -> None:
         tape = self.tape.segments[segment]
@@ -283,7 +287,7 @@ class Capture(StreamSide):
         elif state.member == self._member:
             tape.prune(source.end)
         self.progress()
-        self.moved()
+        self.changed()
 
     def released(self, segment: int) -> None:
         self.tape.segments[segment].close()

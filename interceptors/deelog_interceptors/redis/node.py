@@ -58,7 +58,7 @@ class RedisNode:
         self._link: Link | None = None
         self._primary: bool | None = None
         self._due, self._moved = asyncio.Event(), asyncio.Event()
-        self._capture.moved = self._moved.set
+        self._capture.changed = self._changed
         self._tasks: list[asyncio.Task[None]] = []
 
     def _tape(self, place: Place, whole: bool) -> Tape:
@@ -176,6 +176,10 @@ class RedisNode:
             while self._capture.is_full():  # a server drops who reads too slowly, and keeps the stream for a while
                 self._moved.clear()
                 await self._moved.wait()
+
+    def _changed(self) -> None:
+        self._due.set()
+        self._moved.set()
 
     def _wake(self) -> None:
         self._due.set()

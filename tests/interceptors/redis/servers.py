@@ -36,10 +36,19 @@ class Server:
         folder.mkdir(parents=True, exist_ok=True)
         command = [program(name), "--port", str(self.port), "--bind", HOST, "--dir", str(folder), "--save", ""]
         command += ["--enable-debug-command", "local", "--repl-diskless-sync-delay", "0", *options]
-        with (folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        self.client = redis.Redis(HOST, self.port, password=password, single_connection_client=True)
+        self._command, self._log, self._password = command, folder / "log", password
+        self._start()
+
+    def _start(self) -> None:
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        self.client = redis.Redis(HOST, self.port, password=self._password, single_connection_client=True)
         waiting(self._answers, 10, "the server")
+
+    def restart(self) -> None:
+        """Kills the server, and starts it again."""
+        self.stop()
+        self._start()
 
     def _answers(self) -> bool:
         try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from deelog_interceptors.redis.client import Client
 from deelog_interceptors.redis.node import RedisNode
 from deelog_schemas.config import Config, parse
 from tests.interceptors.cachetools.reading import Topic, read
-from tests.interceptors.redis.servers import NAMES, Server
+from tests.interceptors.redis.servers import NAMES, Server, running
 from tests.support.memory import LiveMemory
 from tests.support.topics import derived
 from tests.support.waiting import awaiting
@@ -67,7 +68,7 @@ async def caught_up(live: LiveMemory, server: Server) -> Topic:
 
     try:
         await awaiting(same, 20, "Kafka has what the server has")
-    except AssertionError:
+    except TimeoutError:
         assert read(live, CACHE).entries == expected
         raise
     return read(live, CACHE)
@@ -137,6 +138,123 @@ def test_what_is_there_what_comes_and_what_came_meanwhile(live: LiveMemory, serv
         load(server, 6)
         topic = await caught_up(live, server)
         assert topic.reasons["clear"] == 0
+        await node.stop()
+
+    run(live, work)
+
+
+def test_a_connector_that_is_killed_goes_on_where_kafka_ends(live: LiveMemory, server: Server) -> None:
+    async def work() -> None:
+        node = await started(live, server)
+        for turn in range(6):
+            load(server, turn, 100)
+            if turn % 2:
+                await caught_up(live, server)
+            load(server, 100 + turn, 50)
+            await node.abort()
+            load(server, 200 + turn, 50)
+            node = await started(live, server)
+        topic = await caught_up(live, server)
+        assert topic.resets.total() == 8, topic.resets
+        assert topic.reasons["correct"] == 0
+        assert not topic.repeats
+        await node.stop()
+
+    run(live, work)
+
+
+def test_the_replica_takes_over(live: LiveMemory, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    async def work() -> None:
+        with running("redis", tmp_path / "a") as first, running("redis", tmp_path / "b") as second:
+            second.ask("REPLICAOF", "127.0.0.1", str(first.port))
+            await awaiting(lambda: second.client.info("replication")["master_link_status"] == "up", 20, "replica")
+            load(first, 1)
+            nodes = [await started(live, one, node_id=f"redis-{n}") for n, one in enumerate((first, second))]
+            load(first, 2)
+            await caught_up(live, first)
+            for turn in range(4):
+                load(first, 10 + turn, 200)
+                second.ask("REPLICAOF", "NO", "ONE")
+                first.ask("REPLICAOF", "127.0.0.1", str(second.port))
+                load(second, 20 + turn, 200)
+                await caught_up(live, second)
+                first, second = second, first
+            topic = await caught_up(live, first)
+            assert topic.resets.total() == 8, topic.resets
+            assert not topic.repeats
+            for node in nodes:
+                await node.stop()
+
+    run(live, work)
+
+
+class Way:
+    """The way from a replica to its primary. Once it is shut, what the primary sends does not arrive."""
+
+    def __init__(self) -> None:
+        self.shut = False
+        self.port = 0
+
+    @contextlib.asynccontextmanager
+    async def to(self, server: Server) -> AsyncIterator[Way]:
+        async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, back: bool) -> None:
+            while data := await reader.read(1 << 16):
+                if not (back and self.shut):
+                    writer.write(data)
+            writer.close()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            inner, outer = await asyncio.open_connection("127.0.0.1", server.port)
+            await asyncio.gather(pump(reader, outer, False), pump(inner, writer, True))
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+            self.port = listening.sockets[0].getsockname()[1]
+            yield self
+
+
+@pytest.mark.parametrize("acks", ["all", "1"])
+def test_a_failover_that_loses_writes(live: LiveMemory, tmp_path: Path, acks: str) -> None:
+    async def work() -> None:
+        with running("redis", tmp_path / "a") as first, running("redis", tmp_path / "b") as second:
+            async with Way().to(first) as way:
+                second.ask("REPLICAOF", "127.0.0.1", str(way.port))
+                await awaiting(lambda: second.client.info("replication")["master_link_status"] == "up", 20, "replica")
+                one = await started(live, first, node_id="redis-1", cache_acks=acks)
+                two = await started(live, second, node_id="redis-2", cache_acks=acks)
+                load(first, 1)
+                await caught_up(live, first)
+                behind = read(live, CACHE).entries
+                way.shut = True
+                load(first, 2, 100)
+                if acks == "1":
+                    await caught_up(live, first)
+                else:
+                    await asyncio.sleep(1)  # what shall not be written has the time to be
+                    assert read(live, CACHE).entries == behind
+                first.process.kill()
+                await one.abort()
+                second.ask("REPLICAOF", "NO", "ONE")
+                load(second, 3, 100)
+                topic = await caught_up(live, second)
+                assert not topic.repeats
+                assert (topic.reasons["correct"] > 0) == (acks == "1")
+                assert topic.resets.total() == 8, topic.resets
+                await two.stop()
+
+    run(live, work)
+
+
+def test_a_server_that_comes_back_empty(live: LiveMemory, server: Server) -> None:
+    async def work() -> None:
+        load(server, 1)
+        node = await started(live, server)
+        await caught_up(live, server)
+        server.restart()
+        load(server, 2, 50)
+        await caught_up(live, server)
+        server.restart()
+        topic = await caught_up(live, server)
+        assert topic.entries == {}
         await node.stop()
 
     run(live, work)
