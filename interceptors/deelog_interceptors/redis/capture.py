@@ -189,12 +189,17 @@ class Capture(StreamSide):
             tape.segments[segment].place(image)
             self._reading.discard((segment, image.key))
             tape.busy.add(segment)
-        for offset, question in [each for each in self._asked if each[0] <= tape.offset]:
-            self._asked.remove((offset, question))
-            self._answer(question)
+        asked = [each for each in self._asked if each[0] <= tape.offset]
+        if asked:
+            low, _ = self.resumes_at(tape.lineage) or (-1, 0)
+            for offset, question in asked:
+                self._asked.remove((offset, question))
+                self._answer(question, low)
         for segment, reset in list(self._resets.items()):
+            # Rows tell what was so when they were read, and what was not so when the tape was dropped.
             if reset.images is not None and max((i.offset for i in reset.images), default=0) <= upto:
-                self._send_rows(segment, reset)
+                if tape.segments[segment].begin <= upto:
+                    self._send_rows(segment, reset)
         for segment in list(tape.busy):
             one = tape.segments[segment]
             if one.is_open:
@@ -210,13 +215,13 @@ class Capture(StreamSide):
         self._wanting.clear()
         self.outranked = False
 
-    def _answer(self, question: _Counting) -> None:
+    def _answer(self, question: _Counting, low: int) -> None:
         segment, position = question.segment, question.position
         counted, source, anchor = Counted(), None, Anchor(self.tape.segments[segment].begin, 0)
         if position is not None:
             try:
                 source = decode_source(position.source)
-                found = self.tape.counted(segment, source)
+                found = self.tape.counted(segment, source, low)
             except RecordError:
                 found = None
             if found is None or source is None:

@@ -47,7 +47,7 @@ class RedisNode:
         port = new_port()
         self.clock = port.clock
         self.member = str(Member.starting(config["node.id"], self.clock.time_ns(), after))
-        self._capture = Capture(self.member, self._tape(Place(_NOWHERE, 0, 0), whole=False), config["max.queue.size"])
+        self._capture = Capture(self.member, self._tape(Place(_NOWHERE, 0, 0)), config["max.queue.size"])
         self.connector = Connector(config, self.member, self._capture, connector_name="redis", port=port)
         self._capture.sink = self.connector.core
         self.lifecycle = Lifecycle(config, {config["cache.name"]: self.connector})
@@ -61,9 +61,9 @@ class RedisNode:
         self._capture.changed = self._changed
         self._tasks: list[asyncio.Task[None]] = []
 
-    def _tape(self, place: Place, whole: bool) -> Tape:
+    def _tape(self, place: Place) -> Tape:
         captured = self.address.database
-        return Tape(place.lineage, place.offset, place.database, captured, self._segments, encode_string, whole)
+        return Tape(place.lineage, place.offset, place.database, captured, self._segments, encode_string)
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class RedisNode:
             tape.lineage = link.place.lineage
         else:
             log.warning("%s: reads from offset %d on", address, link.place.offset)
-            self._capture.replaced(self._tape(link.place, whole=link.continues and wanted is not None))
+            self._capture.replaced(self._tape(link.place))
         if not goes_on or primary != self._primary:
             self._take(primary)
 

@@ -89,10 +89,9 @@ _offset: Final = attrgetter("offset")
 
 @dataclass(slots=True)
 class SegmentTape:
-    """One segment. `begin`: no change behind this offset is missing; `whole`: all up to there is in Kafka."""
+    """One segment. `begin`: no change behind this offset is missing."""
 
     begin: int
-    whole: bool = False
     mark: Anchor | None = None
     """Up to where Kafka has it; None: not known."""
     told: deque[_Told] = field(default_factory=deque)
@@ -130,8 +129,9 @@ class SegmentTape:
             self.told.popleft()
         while not self.is_open and self.waiting and self.waiting[0].offset <= mark.offset:
             self.waiting.popleft()
-        if self.later:
-            self.later = {key: at for key, at in self.later.items() if at > mark.offset}
+        for kept in (self.later, self.rows):
+            for key in [key for key, at in kept.items() if at <= mark.offset]:
+                del kept[key]
 
     # -- from one that keeps to one that writes -------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class SegmentTape:
         """All up to the offset is dropped, and comes as rows."""
         self.close()
         self.waiting.clear()
-        self.begin, self.whole, self.mark = offset, False, None
+        self.begin, self.mark = offset, None
 
     def take_rows(self, images: Iterable[Image], sequence: int) -> list[Entry]:
         """What was read since `drop`: rows of that sequence, the last one. The changes behind are handed over.
@@ -252,8 +252,6 @@ class SegmentTape:
                     self._give_way(last, waiting.popleft(), max(at, ahead))
                     count += 1
                     continue
-                if offset == ahead:
-                    del rows[key]
                 if offset == at:
                     value, expires_at = image.value, image.expires_at
                     if reason != Reason.CORRECT:

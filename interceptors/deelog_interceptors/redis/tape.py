@@ -33,8 +33,7 @@ class Tape:
     """All segments of one database's stream from a place on.
 
     `lineage`, `offset` and `database` say up to where it was read, and in which database the next command is;
-    `captured` is the database whose changes are kept, `encoded` makes a value of a string. `whole`: all before that
-    place is in Kafka.
+    `captured` is the database whose changes are kept, `encoded` makes a value of a string.
     """
 
     def __init__(
@@ -45,10 +44,9 @@ class Tape:
         captured: int,
         segments: int,
         encoded: Callable[[bytes], bytes],
-        whole: bool = False,
     ) -> None:
         self.lineage, self.offset, self.database = lineage, offset, database
-        self.segments = [SegmentTape(offset, whole) for _ in range(segments)]
+        self.segments = [SegmentTape(offset) for _ in range(segments)]
         self.busy: set[int] = set()
         """Segments with changes that came since the caller last emptied this."""
         self.unknown: set[str] = set()
@@ -101,17 +99,18 @@ class Tape:
                 tape.prune(anchor)
                 return
 
-    def counted(self, segment: int, source: Source) -> tuple[Anchor, int] | None:
-        """From where a segment's changes are counted by a position, and the last sequence that is of its stream.
+    def counted(self, segment: int, source: Source, low: int) -> tuple[Anchor, int] | None:
+        """From where a segment's changes are counted by its last position, and the last sequence that is of its stream.
 
-        None where the position is of another stream, or where changes behind it are missing.
+        All of the stream up to `low` is in Kafka. None where the position is of another stream, or where changes
+        behind it are missing.
         """
         known, tape = min(self.lineage.end_of(source.id), self.offset), self.segments[segment]
         anchor = source.end
         if anchor.offset > known:
             anchor = source.begin
-        elif tape.whole and anchor.offset < tape.begin:
-            anchor = Anchor(tape.begin, anchor.sequence)
+        else:  # what there was of the segment up to `low` is in Kafka, and so its last position's
+            anchor = Anchor(max(anchor.offset, min(low, known)), anchor.sequence)
         if not tape.begin <= anchor.offset <= known:
             return None
         return anchor, anchor.sequence + tape.number(anchor.offset, known)
