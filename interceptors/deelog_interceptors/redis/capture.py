@@ -196,10 +196,10 @@ class Capture(StreamSide):
                 self._asked.remove((offset, question))
                 self._answer(question, low)
         for segment, reset in list(self._resets.items()):
-            # Rows tell what was so when they were read, and what was not so when the tape was dropped.
-            if reset.images is not None and max((i.offset for i in reset.images), default=0) <= upto:
-                if tape.segments[segment].begin <= upto:
-                    self._send_rows(segment, reset)
+            # Rows tell what was so when they were read, and what was not there when the tape was dropped.
+            offsets = [image.offset for image in reset.images or ()]
+            if reset.images is not None and max(offsets, default=0) <= upto >= tape.segments[segment].begin:
+                self._send_rows(segment, reset)
         for segment in list(tape.busy):
             one = tape.segments[segment]
             if one.is_open:

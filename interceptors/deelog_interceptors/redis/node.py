@@ -21,7 +21,7 @@ from deelog_interceptors.redis.lineage import Lineage, told
 from deelog_interceptors.redis.link import Link, LinkLost, Place, attach, fields
 from deelog_interceptors.redis.segment_tape import Image
 from deelog_interceptors.redis.tape import Tape
-from deelog_interceptors.redis.values import encode_string
+from deelog_interceptors.redis.values import Values
 from deelog_schemas.config import Config
 from deelog_schemas.member import Member
 
@@ -43,6 +43,7 @@ class RedisNode:
         """`after` is an earlier process of this node, whose clock may have been ahead. Raises `ConfigError`."""
         self.address = Address.of(config)
         self._segments, self._max_bytes = config["segment.count"], config["max.entry.bytes"]
+        self._values = Values(config)
         self._acks_all = config["cache.acks"] == "all"
         port = new_port()
         self.clock = port.clock
@@ -57,13 +58,14 @@ class RedisNode:
         self._client = Client(self.address)
         self._link: Link | None = None
         self._primary: bool | None = None
+        self._warn_at = 1
         self._due, self._moved = asyncio.Event(), asyncio.Event()
         self._capture.changed = self._changed
         self._tasks: list[asyncio.Task[None]] = []
 
     def _tape(self, place: Place) -> Tape:
         captured = self.address.database
-        return Tape(place.lineage, place.offset, place.database, captured, self._segments, encode_string)
+        return Tape(place.lineage, place.offset, place.database, captured, self._segments, self._values)
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -172,10 +174,22 @@ class RedisNode:
             self._capture.fed(commands, self.clock.time_ns() // 1000)
             if not self._acks_all:
                 self._capture.acknowledged(self._capture.tape.offset)
+            self._warn()
             self._wake()
             while self._capture.is_full():  # a server drops who reads too slowly, and keeps the stream for a while
                 self._moved.clear()
                 await self._moved.wait()
+
+    def _warn(self) -> None:
+        """Says once for all, and again at each ten times as many, what cannot be captured."""
+        passed_over = self._capture.tape.passed_over
+        if passed_over >= self._warn_at:
+            self._warn_at = 10 * passed_over
+            log.warning(
+                "%d changes are not captured: their keys are reserved, longer than max.entry.bytes, or no text "
+                "(cache.key.format=bytes takes any)",
+                passed_over,
+            )
 
     def _changed(self) -> None:
         self._due.set()
@@ -256,7 +270,7 @@ class RedisNode:
         capture = self._capture
         tape, segments = capture.tape, {key: segment for segment, key in places}
         try:
-            found = await reading.read(self._client, list(segments))
+            found = await reading.read(self._client, list(segments), self._values)
         except LinkLost:
             capture.images_read([], places)
             raise
@@ -273,7 +287,7 @@ class RedisNode:
             while keys:
                 some = keys[-reading.MOST_KEYS :]
                 del keys[-reading.MOST_KEYS :]
-                found = await reading.read(self._client, some)
+                found = await reading.read(self._client, some, self._values)
                 images += found.images
                 keys += found.changed
             if capture.tape is tape:

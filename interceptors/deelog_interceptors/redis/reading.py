@@ -14,12 +14,14 @@ import hiredis
 from deelog_interceptors.redis.client import Client, Reply
 from deelog_interceptors.redis.link import LinkError
 from deelog_interceptors.redis.segment_tape import Image
-from deelog_interceptors.redis.values import READS, encode
+from deelog_interceptors.redis.values import READS, Values
 from deelog_schemas.keys import segment_of
 
 SCAN_COUNT: Final = b"1000"
 MOST_KEYS: Final = 128
 """Of one transaction: a server answers nobody else meanwhile."""
+_OVERHEAD: Final = 32
+"""An entry that takes so much more memory than `max.entry.bytes` is not read at all."""
 
 
 @dataclass(slots=True)
@@ -28,34 +30,31 @@ class Read:
 
     images: list[Image] = field(default_factory=list)
     changed: list[bytes] = field(default_factory=list)
-    unknown: list[bytes] = field(default_factory=list)
-    """Keys of types that cannot be read: modules'. They have no image with a value."""
 
 
-async def read(client: Client, keys: Sequence[bytes]) -> Read:
+async def read(client: Client, keys: Sequence[bytes], values: Values) -> Read:
     """At most `MOST_KEYS` entries, all as of one offset. Raises `LinkLost`, `LinkError`."""
-    kinds = await client.ask([(b"TYPE", key) for key in keys])
+    looks = await client.ask([look for key in keys for look in ((b"TYPE", key), (b"MEMORY", b"USAGE", key))])
+    kinds, sizes = looks[::2], looks[1::2]
     commands: list[Sequence[bytes]] = [(b"MULTI",)]
-    for key, kind in zip(keys, kinds, strict=True):
-        reads = READS.get(kind)
+    for key, kind, size in zip(keys, kinds, sizes, strict=True):
+        if isinstance(size, hiredis.ReplyError):
+            raise LinkError(f"the server does not say how large an entry is: {size}")
+        reads = None if (size or 0) > _OVERHEAD * values.most else READS.get(kind)
         commands += ((b"EXISTS", key) if reads is None else reads(key), (b"PEXPIRETIME", key))
     answers = await client.ask([*commands, (b"ROLE",), (b"EXEC",)])
     *replies, role = _executed(answers[-1])
     found, offset = Read(), offset_of(role)
-    for key, kind, content, expiry in zip(keys, kinds, replies[::2], replies[1::2], strict=True):
-        if kind not in READS:
-            if content and kind == b"none":
-                found.changed.append(key)
-                continue
-            if content:
-                found.unknown.append(key)
-            found.images.append(Image(key, None, None, offset))
-        elif isinstance(content, hiredis.ReplyError):
+    for number, key in enumerate(keys):
+        kind, content, expiry = kinds[number], replies[2 * number], replies[2 * number + 1]
+        if isinstance(content, hiredis.ReplyError) or (content == 1 and kind == b"none"):
             found.changed.append(key)
-        else:
-            # A stream without items is an entry; without the key there is no expiry either.
-            value = None if expiry == -2 else encode(kind, content)
-            found.images.append(Image(key, value, expiry if expiry >= 0 else None, offset))
+            continue
+        value = None
+        if expiry != -2:  # else there is no such key; a stream without items is an entry
+            # What was not read is too large, or of a module's type.
+            value = values.too_large(kind) if content == 1 else values.entry(key, kind, content)
+        found.images.append(Image(key, value, expiry if expiry >= 0 else None, offset))
     return found
 
 

@@ -6,15 +6,15 @@ No I/O and no clock; `segment_tape.py` has the rules of one segment.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from deelog_interceptors.redis.commands import Cleared, CommandError, Put, Removed, Swapped, Touched, changes
 from deelog_interceptors.redis.lineage import Lineage
 from deelog_interceptors.redis.segment_tape import UNREAD, SegmentTape, TapedChange
 from deelog_interceptors.redis.source import Anchor, Source
 from deelog_interceptors.redis.stream import Arguments, Omitted
-from deelog_schemas.keys import RESERVED_PREFIX, segment_of
+from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import Reason
 
 _PASSED_OVER: Final = frozenset({b"PING", b"MULTI", b"EXEC", b"REPLCONF", b"ping", b"multi", b"exec"})
@@ -29,11 +29,21 @@ class _Entry(NamedTuple):
     offset: int
 
 
+class Captured(Protocol):
+    """Which entries are captured, and as what: `deelog_interceptors.redis.values.Values`."""
+
+    def accepts(self, key: bytes) -> bool:
+        """Whether entries of that key are."""
+
+    def string(self, key: bytes, value: bytes) -> bytes:
+        """The value of a string."""
+
+
 class Tape:
     """All segments of one database's stream from a place on.
 
     `lineage`, `offset` and `database` say up to where it was read, and in which database the next command is;
-    `captured` is the database whose changes are kept, `encoded` makes a value of a string.
+    `captured` is the database whose changes are kept, `values` says which entries are.
     """
 
     def __init__(
@@ -43,7 +53,7 @@ class Tape:
         database: int,
         captured: int,
         segments: int,
-        encoded: Callable[[bytes], bytes],
+        values: Captured,
     ) -> None:
         self.lineage, self.offset, self.database = lineage, offset, database
         self.segments = [SegmentTape(offset) for _ in range(segments)]
@@ -52,8 +62,8 @@ class Tape:
         self.unknown: set[str] = set()
         """Commands that are not known: what they changed is not here, so that every segment is to be sent anew."""
         self.passed_over: int = 0
-        """Changes of keys that are reserved, or too long to be read."""
-        self._captured, self._encoded = captured, encoded
+        """Changes of keys that are not captured: reserved, too long, or not text where text is written."""
+        self._captured, self._values = captured, values
         self._order: deque[_Entry] = deque()
 
     def feed(self, commands: Iterable[tuple[Arguments, int]], ts_us: int) -> None:
@@ -106,11 +116,9 @@ class Tape:
         behind it are missing.
         """
         known, tape = min(self.lineage.end_of(source.id), self.offset), self.segments[segment]
-        anchor = source.end
-        if anchor.offset > known:
-            anchor = source.begin
-        else:  # what there was of the segment up to `low` is in Kafka, and so its last position's
-            anchor = Anchor(max(anchor.offset, min(low, known)), anchor.sequence)
+        anchor, (offset, sequence) = source.begin, source.end
+        if offset <= known:  # what there was of the segment up to `low` is in Kafka, and so its last position's
+            anchor = Anchor(max(offset, min(low, known)), sequence)
         if not tape.begin <= anchor.offset <= known:
             return None
         return anchor, anchor.sequence + tape.number(anchor.offset, known)
@@ -144,22 +152,23 @@ class Tape:
                 self._change(change, at, ts_us)
 
     def _change(self, change: Put | Removed | Touched, at: int, ts_us: int) -> None:
-        key, value, expires_at, created, reason = change.key, None, None, False, str(Reason.REMOVE)
-        database = self.database
-        if isinstance(change, Put):
-            created, expires_at = change.created, change.expires_at
-            if isinstance(change.value, Omitted):
-                reason = UNREAD
-            else:
-                reason, value = str(Reason.PUT), self._encoded(change.value)
-        elif isinstance(change, Touched):
-            created, reason = change.created, UNREAD
-            database = database if change.database is None else change.database
-        if database != self._captured:
+        key, expires_at, created, value = change.key, None, False, None
+        if isinstance(change, Touched) and change.database is not None:
+            captured = change.database == self._captured
+        else:
+            captured = self.database == self._captured
+        if not captured:
             return
-        if isinstance(key, Omitted) or key.startswith(RESERVED_PREFIX):
+        if isinstance(key, Omitted) or not self._values.accepts(key):
             self.passed_over += 1
             return
+        if isinstance(change, Removed):
+            reason = str(Reason.REMOVE)
+        elif isinstance(change, Touched) or isinstance(change.value, Omitted):
+            reason, created = UNREAD, change.created
+        else:
+            reason, created, expires_at = str(Reason.PUT), change.created, change.expires_at
+            value = self._values.string(key, change.value)
         segment = segment_of(key, len(self.segments))
         self._add(segment, TapedChange(at, reason, key, value, expires_at, created, ts_us))
 

@@ -12,6 +12,10 @@ from typing import Any, Final
 
 import orjson
 
+from deelog_schemas.config import Config
+from deelog_schemas.entry_limit import EntryLimit
+from deelog_schemas.keys import RESERVED_PREFIX
+
 Content = Any
 """What the command that reads a type answers."""
 
@@ -24,6 +28,57 @@ READS: Final[dict[bytes, Callable[[bytes], Sequence[bytes]]]] = {
     b"stream": lambda key: (b"XRANGE", key, b"-", b"+"),
 }
 """By type the command that reads an entry."""
+
+
+UNAVAILABLE: Final = "__debezium_unavailable_value"
+"""Debezium's word for a value that is not told: an entry that is larger than `max.entry.bytes`."""
+
+
+class Values:
+    """What entries are captured, and as what, by one configuration."""
+
+    def __init__(self, config: Config) -> None:
+        self._limit = EntryLimit.of(config)
+        self._text = config["cache.key.format"] != "bytes"
+        self.unavailable = 0
+        """Entries that were too large to be told."""
+
+    @property
+    def most(self) -> int:
+        """`max.entry.bytes`."""
+        return self._limit.most
+
+    def accepts(self, key: bytes) -> bool:
+        """Whether entries of that key can be captured: it is not reserved, and can be written."""
+        if key.startswith(RESERVED_PREFIX):
+            return False
+        try:
+            if self._text and not key.isascii():
+                key.decode()
+        except UnicodeDecodeError:
+            return False
+        return not self._limit.problem(key, _unavailable("string"))
+
+    def string(self, key: bytes, value: bytes) -> bytes:
+        """The value of a string."""
+        return self._limited(key, b"string", encode_string(value))
+
+    def entry(self, key: bytes, kind: bytes, content: Content) -> bytes | None:
+        """The value of an entry of that type; None where the content is that of no entry."""
+        value = encode(kind, content)
+        return None if value is None else self._limited(key, kind, value)
+
+    def too_large(self, kind: bytes) -> bytes:
+        """The value of an entry that is not read for its size."""
+        self.unavailable += 1
+        return _unavailable(kind.decode())
+
+    def _limited(self, key: bytes, kind: bytes, value: bytes) -> bytes:
+        return self.too_large(kind) if self._limit.problem(key, value) else value
+
+
+def _unavailable(kind: str) -> bytes:
+    return _dumped(kind, UNAVAILABLE)
 
 
 def encode_string(value: bytes) -> bytes:

@@ -11,6 +11,16 @@ from deelog_schemas.keys import segment_of
 KEYS = [b"", b"a", b"b", b"c", b"d"]
 
 
+class Plain:
+    """All keys are captured, and a string is its own value."""
+
+    def accepts(self, key: bytes) -> bool:
+        return True
+
+    def string(self, key: bytes, value: bytes) -> bytes:
+        return value
+
+
 @dataclass
 class Server:
     """Its commands are of database 0. `ids` is its lineage."""

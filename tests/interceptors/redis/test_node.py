@@ -15,6 +15,7 @@ from deelog_interceptors.redis import reading
 from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.client import Client
 from deelog_interceptors.redis.node import RedisNode
+from deelog_interceptors.redis.values import Values
 from deelog_schemas.config import Config, parse
 from tests.interceptors.cachetools.reading import Topic, read
 from tests.interceptors.redis.servers import NAMES, Server, running
@@ -42,6 +43,9 @@ def config_of(server: Server, **more: str) -> Config:
     return parse({**given, **{name.replace("_", "."): value for name, value in more.items()}})
 
 
+VALUES = Values(parse({"topic.prefix": "p", "bootstrap.servers": "b:1", "node.id": "n", "cache.name": "c"}))
+
+
 async def content(server: Server) -> dict[str, str]:
     """What a server has in database 0, as the product reads it."""
     client = Client(Address("127.0.0.1", server.port))
@@ -50,7 +54,7 @@ async def content(server: Server) -> dict[str, str]:
         listed = await reading.keys_of(client, frozenset({0}), 1)
         found: dict[str, str] = {}
         for key in listed[0]:
-            (image,) = (await reading.read(client, [key])).images
+            (image,) = (await reading.read(client, [key], VALUES)).images
             if image.value is not None:
                 found[key.decode()] = image.value.decode()
         return found
