@@ -206,6 +206,10 @@ class ReplicaSink(CaptureSink, Protocol):
         """A copy of the primary's entries, taken at `sequence`, replaced those of this backup."""
 
 
+class Sink(ReplicaSink, StreamSink, Protocol):
+    """All of it: what a connector has."""
+
+
 __all__ = [
     "Budget",
     "CacheSide",
@@ -213,6 +217,7 @@ __all__ = [
     "Counted",
     "History",
     "ReplicaSink",
+    "Sink",
     "StreamSide",
     "StreamSink",
     "common_point",

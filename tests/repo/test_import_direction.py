@@ -45,6 +45,8 @@ BESIDE_THE_SEAM = (
     ("deelog_interceptors.grid.topology.topic", "deelog_connector.topic_audit"),
     ("deelog_interceptors.grid.node", "deelog_connector.kafka.librdkafka"),
     ("deelog_interceptors.grid.metrics", "deelog_connector.metrics.families"),
+    ("deelog_interceptors.redis.node", "deelog_connector.kafka_port"),
+    ("deelog_interceptors.redis.node", "deelog_connector.kafka.librdkafka"),
 )
 # What neither does I/O nor reads a clock nor draws randomness. Add to it only what is like that, too: the simulation
 # and the replay of a failure depend on it.

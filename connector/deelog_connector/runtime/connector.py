@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from deelog_connector.cache_side import CacheSide, ReplicaSink, StreamSide
+from deelog_connector.cache_side import CacheSide, Sink, StreamSide
 from deelog_connector.core import ConnectorCore
 from deelog_connector.core.effects import Cause
 from deelog_connector.core.segment import Phase
@@ -186,7 +186,7 @@ class Connector:
     # -- for the interceptor --------------------------------------------------------------------------------------
 
     @property
-    def sink(self) -> ReplicaSink:
+    def sink(self) -> Sink:
         """Receives the changes of the cache."""
         return self.core
 

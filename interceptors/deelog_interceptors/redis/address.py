@@ -31,7 +31,9 @@ class Address:
             database = int(parts.path.removeprefix("/") or 0)
             if database < 0:
                 raise ValueError
-            return cls(parts.hostname, parts.port or 6379, database, config["redis.username"], config["redis.password"])
+            return cls(
+                parts.hostname, parts.port or 6379, database, config["redis.username"], config.secret("redis.password")
+            )
         except ValueError:
             remedy = "redis://<host>:<port>/<database>; who asks is redis.username and redis.password"
             raise ConfigError([FieldError("redis.url", f"{url!r} is no address of a server: {remedy}")]) from None

@@ -50,7 +50,7 @@ class RedisNode:
         self.member = str(Member.starting(config["node.id"], self.clock.time_ns(), after))
         self._capture = Capture(self.member, self._tape(Place(_NOWHERE, 0, 0)), config["max.queue.size"])
         self.connector = Connector(config, self.member, self._capture, connector_name="redis", port=port)
-        self._capture.sink = self.connector.core
+        self._capture.sink = self.connector.sink
         self.lifecycle = Lifecycle(config, {config["cache.name"]: self.connector})
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.serves = False

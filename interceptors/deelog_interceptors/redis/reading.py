@@ -38,8 +38,9 @@ async def read(client: Client, keys: Sequence[bytes], values: Values) -> Read:
     kinds, sizes = looks[::2], looks[1::2]
     commands: list[Sequence[bytes]] = [(b"MULTI",)]
     for key, kind, size in zip(keys, kinds, sizes, strict=True):
-        if isinstance(size, hiredis.ReplyError):
-            raise LinkError(f"the server does not say how large an entry is: {size}")
+        for refused in (kind, size):
+            if isinstance(refused, hiredis.ReplyError):
+                raise LinkError(f"the server does not say of what type and how large an entry is: {refused}")
         reads = None if (size or 0) > _OVERHEAD * values.most else READS.get(kind)
         commands += ((b"EXISTS", key) if reads is None else reads(key), (b"PEXPIRETIME", key))
     answers = await client.ask([*commands, (b"ROLE",), (b"EXEC",)])

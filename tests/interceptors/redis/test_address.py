@@ -1,0 +1,49 @@
+"""Addresses of servers. Bad input: other schemes, no host, ports and databases that are none, users in the address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deelog_interceptors.redis.address import Address
+from deelog_schemas.config import Config, parse
+from deelog_schemas.errors import ConfigError
+
+NAMES = {"topic.prefix": "p", "bootstrap.servers": "b:1", "node.id": "n", "cache.name": "c"}
+
+
+def config(**fields: Any) -> Config:
+    return parse({**NAMES, **{name.replace("_", "."): value for name, value in fields.items()}})
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "database"),
+    [
+        ("redis://127.0.0.1:7001", "127.0.0.1", 7001, 0),
+        ("redis://cache.example", "cache.example", 6379, 0),
+        ("redis://cache.example/3", "cache.example", 6379, 3),
+        ("redis://[::1]:7/0", "::1", 7, 0),
+    ],
+)
+def test_what_an_address_says(url: str, host: str, port: int, database: int) -> None:
+    assert Address.of(config(redis_url=url)) == Address(host, port, database)
+
+
+def test_who_asks() -> None:
+    found = Address.of(config(redis_username="deelog", redis_password="secret"))
+    assert (found.username, found.password) == ("deelog", "secret")
+    assert "secret" not in str(found)
+    assert str(found) == "127.0.0.1:6379"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("127.0.0.1:6379", "http://h:1", "rediss://h:1", "redis://", "redis://h:99999", "redis://h:x", "redis://h/x"),
+        *("redis://h/-1", "redis://user:word@h:1", "redis://h?a=1", "redis://h#a"),
+    ],
+)
+def test_no_address(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"redis\.url.*redis://<host>:<port>/<database>"):
+        Address.of(config(redis_url=url))

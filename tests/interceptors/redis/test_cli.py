@@ -1,0 +1,144 @@
+"""`deelog run`, and as its users start it: a process beside a real server, with a real Kafka.
+
+Bad input: another connector's class, formats and options that cannot be, an address that is none, a file that is not
+there, a user who may not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from deelog_interceptors.redis.cli import check, run
+from deelog_schemas.errors import ConfigError
+from tests.interceptors.redis.servers import Server, running
+from tests.interceptors.redis.test_address import config
+from tests.interceptors.redis.test_node import content, load
+from tests.support.kafka import Broker
+from tests.support.programs import Program
+from tests.support.topics import derived, read_topic
+from tests.support.waiting import waiting
+
+DEELOG = str(Path(sys.executable).parent / "deelog")
+
+
+def properties(folder: Path, bootstrap: str, server: Server, **more: str) -> Path:
+    """A connector's file."""
+    given = {
+        "connector.class": "deelog.RedisConnector",
+        "topic.prefix": f"p{server.port}",
+        "cache.name": "sessions",
+        "bootstrap.servers": bootstrap,
+        "node.id": "redis-1",
+        "redis.url": f"redis://127.0.0.1:{server.port}",
+        "cache.value.format": "json",
+        "segment.count": "8",
+        "topic.creation.default.partitions": "2",
+        "topic.creation.default.replication.factor": "1",
+    }
+    given |= {name.replace("_", "."): value for name, value in more.items()}
+    path = folder / f"{given['node.id']}.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+    return path
+
+
+@contextmanager
+def connector(folder: Path, number: int, path: Path) -> Iterator[Program]:
+    home = folder / f"process-{number}"
+    home.mkdir()
+    program = Program(home, [DEELOG, "run", "--config", str(path)])
+    try:
+        waiting(lambda: program.said("captures 127.0.0.1:"), 30, "the connector")
+        yield program
+    finally:
+        program.end()
+
+
+def is_caught_up(kafka: Broker, server: Server) -> bool:
+    entries, readers = derived(read_topic(kafka.bootstrap, f"p{server.port}.sessions"))
+    if any(reader.open for reader in readers.values()):
+        return False
+    assert not any(reader.repeats for reader in readers.values())
+    found = {key.decode(): value.decode() for key, value in entries.items()}
+    return found == asyncio.run(content(server))
+
+
+def test_a_process_that_is_killed_and_one_that_is_stopped(kafka: Broker, tmp_path: Path) -> None:
+    with running("valkey", tmp_path / "server") as server:
+        path = properties(tmp_path, kafka.bootstrap, server)
+        load(server, 1)
+        for number in range(3):
+            with connector(tmp_path, number, path) as program:
+                load(server, 10 + number, 100)
+                waiting(lambda: is_caught_up(kafka, server), 30, "Kafka has what the server has")
+                load(server, 20 + number, 100)
+                if number == 1:
+                    program.process.send_signal(signal.SIGTERM)
+                    assert program.ended() == 0, program.output.read_text()
+                    assert is_caught_up(kafka, server), "what was read is written before the end"
+            load(server, 30 + number, 50)
+        with connector(tmp_path, 9, path):
+            waiting(lambda: is_caught_up(kafka, server), 30, "Kafka has what the server has")
+        _, readers = derived(read_topic(kafka.bootstrap, f"p{server.port}.sessions"))
+        assert [reader.resets for reader in readers.values()] == [["initial"]] * 8
+
+
+def test_who_may_not_read_the_stream(kafka: Broker, tmp_path: Path) -> None:
+    with running("valkey", tmp_path / "server") as server:
+        server.ask("ACL", "SETUSER", "some", "reset", "on", ">word", "~*", "+@all", "-psync")
+        path = properties(tmp_path, kafka.bootstrap, server, redis_username="some", redis_password="word")
+        ended = subprocess.run([DEELOG, "run", "--config", str(path)], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "deelog run: the user some may not PSYNC: ACL SETUSER some +psync" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+GOOD = {"connector_class": "deelog.RedisConnector", "cache_value_format": "json"}
+
+
+def test_what_a_connector_beside_a_server_can_be() -> None:
+    check(config(**GOOD))
+    check(config(**GOOD, cache_acks="1"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("connector.class", "deelog.CachetoolsConnector"),
+        ("cache.value.format", "string"),
+        ("before.image", "full"),
+        ("skip.messages.without.change", "true"),
+        ("cache.acks", "0"),
+    ],
+)
+def test_what_it_cannot_be(field: str, value: str) -> None:
+    fields = {**GOOD, field.replace(".", "_"): value}
+    if field == "skip.messages.without.change":
+        fields["before_image"] = "full"
+    if "before_image" in fields:
+        fields["max_entry_bytes"] = "1000"
+    with pytest.raises(ConfigError) as caught:
+        check(config(**fields))
+    assert field in {error.field for error in caught.value.errors}
+
+
+def test_a_file_that_is_wrong_ends_it_with_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "file.json"
+    file.write_text(json.dumps({"topic.prefix": "p", "bootstrap.servers": "b:1", "node.id": "n", "cache.name": "c"}))
+    shown = CliRunner().invoke(run, ["--config", str(file)])
+    assert shown.exit_code == 2
+    assert "deelog run: " in shown.stderr
+    assert "connector.class" in shown.stderr
+    assert "cache.value.format" in shown.stderr
+    shown = CliRunner().invoke(run, ["--config", str(tmp_path / "none")])
+    assert shown.exit_code == 2
+    assert "none" in shown.stderr

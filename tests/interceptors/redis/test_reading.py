@@ -1,0 +1,134 @@
+"""Entries of real servers with the offset at which they are so, and the keys of segments."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import pytest
+
+from deelog_interceptors.redis import reading
+from deelog_interceptors.redis.address import Address
+from deelog_interceptors.redis.client import Client
+from deelog_interceptors.redis.link import LinkError
+from deelog_interceptors.redis.values import UNAVAILABLE, Values
+from deelog_schemas.keys import segment_of
+from tests.interceptors.redis.servers import NAMES, Server, running
+from tests.interceptors.redis.test_address import config
+
+T = TypeVar("T")
+VALUES = Values(config(max_entry_bytes="10000"))
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with running(request.param, tmp_path_factory.mktemp("server")) as found:
+        yield found
+
+
+def asking(server: Server, work: Callable[[Client], Awaitable[T]], **who: str) -> T:
+    async def run() -> T:
+        client = Client(Address("127.0.0.1", server.port, 0, **who))
+        await client.connect()
+        try:
+            return await work(client)
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+def test_each_type_with_its_expiry_as_of_one_offset(server: Server) -> None:
+    server.ask("FLUSHALL")
+    for command in (
+        "SET s v PXAT 99999999999999",
+        "HSET h f 1",
+        "RPUSH l a b",
+        "SADD t a",
+        "ZADD z 1.5 m",
+        "XADD x 1-1 f v",
+        "XGROUP CREATE empty g 0 MKSTREAM",
+        "SET gone v PX 1",
+    ):
+        server.ask(*command.split())
+    server.ask("RPUSH", "large", *("v" * 100 for _ in range(200)))
+    server.ask("RPUSH", "huge", *("v" * 1000 for _ in range(1000)))
+    keys = [b"s", b"h", b"l", b"t", b"z", b"x", b"empty", b"none", b"large", b"huge"]
+    found = asking(server, lambda client: reading.read(client, keys, VALUES))
+    assert found.changed == []
+    assert [image.key for image in found.images] == keys
+    assert len({image.offset for image in found.images}) == 1
+    values = {image.key.decode(): image.value and json.loads(image.value) for image in found.images}
+    assert values == {
+        "s": {"type": "string", "value": "v"},
+        "h": {"type": "hash", "value": {"f": "1"}},
+        "l": {"type": "list", "value": ["a", "b"]},
+        "t": {"type": "set", "value": ["a"]},
+        "z": {"type": "zset", "value": [["m", "1.5"]]},
+        "x": {"type": "stream", "value": [["1-1", ["f", "v"]]]},
+        "empty": {"type": "stream", "value": []},
+        "none": None,
+        "large": {"type": "list", "value": UNAVAILABLE},
+        "huge": {"type": "list", "value": UNAVAILABLE},
+    }
+    assert {image.key: image.expires_at for image in found.images if image.expires_at} == {b"s": 99999999999999}
+
+
+def test_a_key_whose_type_changes_meanwhile_is_read_again(server: Server) -> None:
+    class Between(Client):
+        """The server's keys change between two questions."""
+
+        async def ask(self, commands: Any) -> Any:
+            if commands and tuple(commands[0]) == (b"MULTI",):
+                server.ask("DEL", "a", "b", "c")
+                server.ask("RPUSH", "a", "1")
+                server.ask("SET", "c", "1")
+            return await super().ask(commands)
+
+    async def work() -> reading.Read:
+        client = Between(Address("127.0.0.1", server.port))
+        await client.connect()
+        try:
+            return await reading.read(client, [b"a", b"b", b"c"], VALUES)
+        finally:
+            await client.close()
+
+    server.ask("FLUSHALL")
+    server.ask("SET", "a", "1")
+    server.ask("SET", "b", "1")
+    found = asyncio.run(work())
+    assert server.ask("EXISTS", "a", "b", "c") == 2
+    assert found.changed == [b"a", b"c"]
+    assert [(image.key, image.value) for image in found.images] == [(b"b", None)]
+
+
+def test_the_keys_of_segments(server: Server) -> None:
+    server.ask("FLUSHALL")
+    keys = {f"k{number}".encode() for number in range(3000)}
+    server.ask("MSET", *(word for key in keys for word in (key.decode(), "v")))
+    found = asking(server, lambda client: reading.keys_of(client, frozenset({1, 3}), 4))
+    assert found.keys() == {1, 3}
+    for segment, listed in found.items():
+        assert len(listed) == len(set(listed))
+        assert set(listed) == {key for key in keys if segment_of(key, 4) == segment}
+
+
+def test_what_a_server_says_of_its_role() -> None:
+    primary = [b"master", 42, [[b"10.0.0.1", b"0", b"40"], [b"10.0.0.2", b"7002", b"41"]]]
+    replica = [b"slave", b"10.0.0.1", 7001, b"connected", 41]
+    assert (reading.is_primary(primary), reading.offset_of(primary)) == (True, 42)
+    assert (reading.is_primary(replica), reading.offset_of(replica)) == (False, 41)
+    assert reading.replicas_of(primary) == [("10.0.0.1", 0, 40), ("10.0.0.2", 7002, 41)]
+
+
+@pytest.mark.parametrize("command", ["memory|usage", "multi", "type", "role"])
+def test_who_may_not_read(server: Server, command: str) -> None:
+    server.ask("ACL", "SETUSER", "some", "reset", "on", ">word", "~*", "+@all", f"-{command}")
+
+    async def work(client: Client) -> object:
+        return await reading.read(client, [b"k"], VALUES)
+
+    with pytest.raises(LinkError):
+        asking(server, work, username="some", password="word")

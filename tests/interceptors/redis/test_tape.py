@@ -1,0 +1,164 @@
+"""The tape of a stream: commands as changes of segments, and what a position says. `test_capture.py` has histories.
+
+Bad input: commands that are not known, that lack arguments, keys and values that were passed over.
+"""
+
+from __future__ import annotations
+
+from deelog_interceptors.redis.lineage import Lineage
+from deelog_interceptors.redis.segment_tape import UNREAD
+from deelog_interceptors.redis.source import Anchor, Source
+from deelog_interceptors.redis.stream import Omitted
+from deelog_interceptors.redis.tape import Tape
+from deelog_schemas.keys import segment_of
+from deelog_schemas.operation import Reason
+from tests.interceptors.redis.model import Plain
+
+SEGMENTS = 4
+Command = tuple["list[bytes | Omitted]", int]
+ONE = Lineage((("one", 0),))
+OF_A, OF_D = segment_of(b"a", SEGMENTS), segment_of(b"d", SEGMENTS)
+assert OF_A != OF_D
+
+
+def taped(*commands: Command, database: int = 0, captured: int = 0) -> Tape:
+    tape = Tape(ONE, 100, database, captured, SEGMENTS, Plain())
+    tape.feed(list(commands), 5)
+    return tape
+
+
+def held(tape: Tape, segment: int) -> list[tuple[int, str, bytes]]:
+    return [(change.offset, change.reason, change.key) for change in tape.segments[segment].waiting]
+
+
+def test_a_command_is_a_change_of_its_key() -> None:
+    tape = taped(([b"SET", b"a", b"1", b"PXAT", b"77", b"NX"], 150), ([b"INCR", b"d"], 200), ([b"DEL", b"a"], 230))
+    assert held(tape, OF_A) == [(150, "put", b"a"), (230, "remove", b"a")]
+    assert tape.segments[OF_A].waiting[0] == (150, "put", b"a", b"1", 77, True, 5)
+    assert held(tape, OF_D) == [(200, UNREAD, b"d")]
+    assert (tape.offset, tape.busy) == (230, {OF_A, OF_D})
+
+
+def test_the_changes_of_one_command_have_offsets_of_their_own() -> None:
+    tape = taped(([b"MSET", b"a", b"1", b"d", b"2", b"a", b"3"], 150))
+    assert held(tape, OF_A) == [(148, "put", b"a"), (150, "put", b"a")]
+    assert held(tape, OF_D) == [(149, "put", b"d")]
+
+
+def test_other_databases_are_passed_over() -> None:
+    tape = taped(
+        ([b"SET", b"a", b"0"], 110),
+        ([b"SELECT", b"2"], 120),
+        ([b"SET", b"a", b"2"], 130),
+        ([b"FLUSHDB"], 140),
+        ([b"MOVE", b"a", b"3"], 150),
+        ([b"select", b"3"], 160),
+        ([b"FLUSHDB"], 170),
+        captured=3,
+    )
+    assert held(tape, OF_A) == [(150, UNREAD, b"a"), (170, "clear", b"")]
+    assert held(tape, OF_D) == [(170, "clear", b"")]
+    assert tape.database == 3
+    tape.feed([([b"SELECT", b"0"], 180), ([b"FLUSHALL"], 190)], 5)
+    assert held(tape, OF_D)[-1] == (190, "clear", b"")
+
+
+def test_what_is_no_change() -> None:
+    tape = taped(([b"PING"], 110), ([b"MULTI"], 120), ([b"exec"], 130), ([b"REPLCONF", b"GETACK", b"*"], 140))
+    assert tape.offset == 140
+    assert not tape.busy
+    assert not tape.unknown
+
+
+def test_what_is_not_known() -> None:
+    tape = taped(([b"NEWLY", b"a"], 110), ([b"SET", b"a"], 120), ([b"X" * 100], 130))
+    assert tape.unknown == {"b'NEWLY'", "b'SET'", ("b'" + "X" * 100)[:80]}
+    assert taped(([b"SWAPDB", b"0", b"1"], 110)).unknown == {"SWAPDB"}
+    assert taped(([b"SWAPDB", b"2", b"1"], 110)).unknown == set()
+    assert taped(([b"SWAPDB", b"0", b"0"], 110)).unknown == set()
+
+
+def test_what_cannot_be_captured_is_counted() -> None:
+    class Some(Plain):
+        def accepts(self, key: bytes) -> bool:
+            return key != b"a"
+
+    tape = Tape(ONE, 100, 0, 0, SEGMENTS, Some())
+    tape.feed([([b"SET", b"a", b"1"], 110), ([b"DEL", Omitted(9)], 120), ([b"SET", b"d", Omitted(9)], 130)], 5)
+    assert tape.passed_over == 2
+    assert held(tape, OF_A) == []
+    assert held(tape, OF_D) == [(130, UNREAD, b"d")], "a value that was passed over is read"
+
+
+def test_what_is_low_and_how_much_is_held() -> None:
+    tape = taped(([b"SET", b"a", b"1"], 110), ([b"SELECT", b"0"], 120), ([b"SET", b"d", b"1"], 130))
+    assert (tape.low(), tape.length()) == ((100, 0), 2)
+    tape.segments[OF_D].prune(Anchor(130, 1))
+    assert tape.low() == (100, 0)
+    tape.segments[OF_A].prune(Anchor(110, 1))
+    assert (tape.low(), tape.length()) == ((130, 0), 0)
+    tape.feed([([b"SELECT", b"1"], 140), ([b"PING"], 150)], 5)
+    assert tape.low() == (150, 1)
+
+
+def test_what_a_position_says() -> None:
+    tape = taped(([b"SET", b"a", b"1"], 110), ([b"INCR", b"a"], 120), ([b"SET", b"d", b"1"], 130))
+    for segment in (OF_A, OF_D):
+        tape.segments[segment].open(Anchor(100, 7), 7, {})
+    one = tape.segments[OF_A]
+    one.later, one.rows = {b"x": 111, b"y": 105, b"z": 300}, {b"z": 300}
+    source = tape.source(OF_A, 7, [(1, 2)])
+    expected = {b"x": 0, b"y": 0, b"z": 300}
+    assert source == Source("one", Anchor(100, 7), Anchor(100, 7), 100, 0, expected, ((1, 2),))
+    assert tape.source(OF_D, 7, []).later == {}
+
+
+def sets(*offsets: int) -> list[Command]:
+    """Of one key, at these offsets."""
+    return [([b"SET", b"a", b"1"], offset) for offset in offsets]
+
+
+def source(begin: tuple[int, int], end: tuple[int, int], name: str = "one") -> Source:
+    return Source(name, Anchor(*begin), Anchor(*end), 0, 0)
+
+
+def test_changes_are_counted_from_a_position() -> None:
+    tape = taped(*sets(110, 120, 130, 140))
+    tape.lineage = Lineage((("one", 0), ("two", 130)))
+    assert tape.counted(OF_A, source((100, 5), (110, 6)), -1) == (Anchor(110, 6), 8), "up to the fork"
+    assert tape.counted(OF_A, source((100, 5), (140, 9), "two"), -1) == (Anchor(140, 9), 9)
+    assert tape.counted(OF_A, source((100, 5), (130, 8)), -1) == (Anchor(130, 8), 8)
+    assert tape.counted(OF_A, source((120, 7), (131, 9)), -1) == (Anchor(120, 7), 8), "from where its run begins"
+    assert tape.counted(OF_A, source((131, 7), (140, 9)), -1) is None, "another stream's"
+    assert tape.counted(OF_A, source((100, 5), (110, 6), "three"), -1) is None
+    assert tape.counted(OF_A, source((100, 5), (150, 9), "two"), -1) == (Anchor(100, 5), 9), "it is not read so far"
+
+
+def test_changes_that_are_missing_cannot_be_counted() -> None:
+    tape = taped(([b"SET", b"a", b"1"], 110))
+    assert tape.counted(OF_A, source((80, 5), (99, 6)), -1) is None
+    assert tape.counted(OF_A, source((80, 5), (99, 6)), 99) is None
+    assert tape.counted(OF_A, source((80, 5), (99, 6)), 100) == (Anchor(100, 6), 7), "all up to there is in Kafka"
+    assert tape.counted(OF_A, source((80, 5), (99, 6)), 500) == (Anchor(110, 6), 6)
+    assert tape.counted(OF_A, source((80, 5), (200, 6)), 500) is None
+
+
+def test_positions_prune_what_cannot_fork_before_them() -> None:
+    tape = taped(*sets(110, 120, 130))
+    tape.position_read(OF_A, source((110, 5), (131, 8)))
+    assert [change.offset for change in tape.segments[OF_A].waiting] == [120, 130]
+    tape.position_read(OF_A, source((110, 5), (120, 6)))
+    assert [change.offset for change in tape.segments[OF_A].waiting] == [130]
+    tape.position_read(OF_A, source((110, 5), (130, 7), "unknown"))
+    assert [change.offset for change in tape.segments[OF_A].waiting] == [130]
+    tape.position_read(OF_A, source((110, 5), (130, 7)))
+    assert not tape.segments[OF_A].waiting
+
+
+def test_a_fork_takes_back() -> None:
+    tape = taped(*sets(110, 120, 130))
+    other = Lineage((("one", 0), ("two", 120)))
+    tape.fork(other, 120, 3)
+    assert (tape.lineage, tape.offset, tape.database) == (other, 120, 3)
+    assert held(tape, OF_A) == [(110, Reason.PUT, b"a"), (120, Reason.PUT, b"a")]
+    assert tape.length() == 2
