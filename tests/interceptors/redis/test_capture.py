@@ -1,21 +1,30 @@
-"""The capture with the connector's core on Kafka in memory, beside two servers: one is primary, the other follows."""
+"""The capture with the connector's core on Kafka in memory, beside two servers: one is primary, the other follows.
+
+Then by itself, rule by rule. Bad input: sources that are none, of other streams; answers to older questions.
+"""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
+from deelog_connector.cache_side import Counted
 from deelog_connector.core.effects import Effect, SteppedDown
 from deelog_connector.core.settings import CacheState, StreamState
 from deelog_connector.runtime.executor import ask_stream
-from deelog_interceptors.redis.capture import Capture
+from deelog_interceptors.redis.capture import LOST, UNKNOWN, Capture
+from deelog_interceptors.redis.lineage import Lineage
 from deelog_interceptors.redis.segment_tape import Image
+from deelog_interceptors.redis.source import Anchor, Source, encode_source
 from deelog_interceptors.redis.stream import Arguments
 from deelog_interceptors.redis.tape import Tape
 from deelog_schemas.header import Kind
 from deelog_schemas.keys import segment_of
-from deelog_schemas.operation import Reason
+from deelog_schemas.operation import Entry, Reason
+from deelog_schemas.positions import PositionState
 from tests.connector.world import SEGMENTS, Node, World, _entry
 from tests.interceptors.redis.model import KEYS, Plain, Server
 
@@ -286,3 +295,268 @@ def test_kafka_becomes_what_the_primary_has(seed: int, acks_all: bool) -> None:
             ):  # the first one of all; all that came behind it is told
                 missing = set(sets(world.servers[world.primary_server], segment, world.settled_at)) - set(told)
                 assert not missing, place
+
+
+class Recording:
+    """A sink that says what it was asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self.positions: dict[int, PositionState] = {}
+        self.room = 1 << 40
+
+    def __getattr__(self, name: str) -> Callable[..., bool]:
+        def call(*given: object, **named: object) -> bool:
+            self.calls.append((name, *given))
+            return True
+
+        return call
+
+    def has_room(self, size: int) -> bool:
+        return size <= self.room
+
+    def last_sequence(self, segment: int) -> int:
+        return 5
+
+    def highest_claim(self) -> int:
+        return 3
+
+    def position(self, segment: int) -> PositionState | None:
+        return self.positions.get(segment)
+
+    def took(self, name: str) -> list[tuple[object, ...]]:
+        found = [call[1:] for call in self.calls if call[0] == name]
+        self.calls = [call for call in self.calls if call[0] != name]
+        return found
+
+
+@dataclass
+class Alone:
+    """A capture with nothing behind it; `changed` counts its calls."""
+
+    changed: int = 0
+
+    def __post_init__(self) -> None:
+        self.sink = Recording()
+        tape = Tape(Lineage((("one", 0),)), 100, 0, 0, SEGMENTS, Plain())
+        self.capture = Capture("n@1", tape, 4, self._count)
+        self.capture.sink = self.sink  # type: ignore[assignment]
+        self.capture.acknowledged(1 << 40)
+
+    def _count(self) -> None:
+        self.changed += 1
+
+    def opened(self) -> Alone:
+        """With each segment written from sequence 5 on."""
+        for segment in range(SEGMENTS):
+            self.capture.count(segment, 1, position(5))
+        self.capture.offset_is(100)
+        for segment in range(SEGMENTS):
+            self.capture.decided(segment, 5)
+        self.sink.calls.clear()
+        return self
+
+
+def position(sequence: int, member: str = "n@1", end: int = 100, low: int = 100, source: str = "") -> PositionState:
+    text = source or encode_source(Source("one", Anchor(100, 5), Anchor(end, sequence), low, 0))
+    return PositionState(1, sequence, 0, 0, 0, 0, 0, 0, "t", member, text)
+
+
+OF_A, OF_D = segment_of(b"a", SEGMENTS), segment_of(b"d", SEGMENTS)
+
+
+def test_it_is_promoted_and_demoted_with_all_segments() -> None:
+    alone = Alone()
+    alone.capture.promote("why")
+    assert alone.sink.took("promote") == [(segment, 4, "why") for segment in range(SEGMENTS)]
+    alone.capture.promote()
+    assert alone.sink.took("promote") == [(segment, 5, None) for segment in range(SEGMENTS)]
+    alone.capture.outranked = True
+    alone.capture.demote()
+    assert alone.sink.took("demote") == [(segment,) for segment in range(SEGMENTS)]
+    assert not alone.capture.outranked
+    alone.opened().capture.stepped_down(OF_A, "a higher claim")
+    assert alone.capture.outranked
+    assert not alone.capture.tape.segments[OF_A].is_open
+
+
+def test_it_counts_once_the_stream_is_read_so_far() -> None:
+    alone = Alone()
+    alone.capture.count(OF_A, 7, position(5))
+    assert (alone.capture.wants_offset, alone.changed) == (True, 1)
+    alone.capture.offset_is(150)
+    assert not alone.capture.wants_offset
+    alone.capture.fed([([b"SET", b"a", b"1"], 140)], 1)
+    assert alone.sink.took("counted") == []
+    alone.capture.fed([([b"SET", b"a", b"1"], 150)], 1)
+    assert alone.sink.took("counted") == [(OF_A, 7, Counted(((1, 7),), 6))]
+    alone.capture.decided(OF_A, 6)
+    assert alone.sink.took("resumed") == [(OF_A,)]
+    assert [call[:4] for call in alone.sink.took("append")] == [(OF_A, "put", b"a", b"1")]
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (None, Counted()),
+        (position(5, source="no JSON"), Counted(lost=LOST)),
+        (position(5, source=" "), Counted(lost=LOST)),
+        (position(5, end=90, low=90), Counted(lost=LOST)),
+        (position(9, end=300, low=90), Counted(((1, 5),), 6)),
+    ],
+)
+def test_what_is_counted(state: PositionState | None, expected: Counted) -> None:
+    alone = Alone()
+    alone.capture.count(OF_A, 7, state)
+    alone.capture.offset_is(100)
+    assert alone.sink.took("counted") == [(OF_A, 7, expected)]
+    alone.capture.decided(OF_A, None)
+    assert alone.sink.took("resumed") == [(OF_A,)]
+    assert not alone.capture.tape.segments[OF_A].is_open
+
+
+def test_where_a_new_process_goes_on() -> None:
+    alone = Alone()
+    lineage = Lineage((("one", 0), ("two", 200)))
+    assert alone.capture.resumes_at(lineage) is None
+    alone.sink.positions = {0: position(5, source="none"), 1: position(5, low=150), 2: position(5, low=201)}
+    assert alone.capture.resumes_at(lineage) == (150, 0)
+    assert alone.capture.resumes_at(Lineage((("three", 0),))) is None
+
+
+def test_keys_are_read_once_and_again_where_that_failed() -> None:
+    alone = Alone().opened()
+    capture = alone.capture
+    capture.fed([([b"INCR", b"a"], 110), ([b"INCR", b"d"], 120), ([b"INCR", b"a"], 130)], 1)
+    both = {(OF_A, b"a"), (OF_D, b"d")}
+    (first,) = capture.keys_to_read(1)
+    (second,) = capture.keys_to_read(9)
+    assert {first, second} == both
+    assert capture.keys_to_read(9) == []
+    capture.images_read([], [first])
+    assert capture.keys_to_read(9) == [first]
+    assert capture.waits()
+    capture.images_read([(first[0], Image(first[1], b"1", None, 140)), (second[0], Image(second[1], b"1", None, 140))])
+    assert alone.sink.took("append") == [], "the stream is not read so far"
+    capture.fed([([b"PING"], 140)], 1)
+    assert {(call[0], call[2]) for call in alone.sink.took("append")} == both
+    assert not capture.waits()
+    capture.fed([([b"INCR", b"a"], 150)], 1)
+    assert capture.keys_to_read(9) == [(OF_A, b"a")]
+
+
+def test_only_what_is_acknowledged_is_told() -> None:
+    alone = Alone().opened()
+    alone.capture.acked = 0
+    alone.capture.acknowledged(110)
+    alone.capture.fed([([b"SET", b"a", b"1"], 110), ([b"SET", b"a", b"2"], 120)], 1)
+    assert [call[3] for call in alone.sink.took("append")] == [b"1"]
+    alone.capture.acknowledged(90)
+    assert alone.capture.acked == 110
+    alone.capture.acknowledged(120)
+    assert [call[3] for call in alone.sink.took("append")] == [b"2"]
+
+
+def test_rows_are_given_once_they_are_acknowledged() -> None:
+    alone = Alone().opened()
+    capture = alone.capture
+    capture.acked = 0
+    capture.fed([([b"SET", b"a", b"0"], 110)], 1)
+    before = alone.changed
+    capture.read_rows(OF_A, "r1")
+    assert alone.changed == before + 1
+    assert (capture.segments_to_read(), capture.waits()) == ([(OF_A, "r1")], True)
+    capture.rows_read(OF_A, "r0", [])
+    capture.rows_read(OF_A, "r1", [Image(b"a", b"1", None, 120)])
+    capture.rows_read(OF_D, "r1", [])
+    assert capture.segments_to_read() == []
+    capture.fed([([b"SET", b"a", b"1"], 120)], 1)
+    capture.acknowledged(119)
+    assert alone.sink.took("rows_read") == []
+    capture.acknowledged(120)
+    assert alone.sink.took("rows_read") == [(OF_A, "r1", [Entry(b"a", b"1", None)])]
+    assert (OF_A, 5) in alone.sink.took("acked")
+    assert alone.sink.took("append") == [], "the row shows it"
+    assert not capture.waits()
+
+
+def test_without_rows_it_is_what_was_not_there_that_must_be_acknowledged() -> None:
+    alone = Alone().opened()
+    alone.capture.acked = 0
+    alone.capture.read_rows(OF_A, "r1")
+    alone.capture.rows_read(OF_A, "r1", [])
+    alone.capture.acknowledged(99)
+    assert alone.sink.took("rows_read") == []
+    alone.capture.acknowledged(100)
+    assert alone.sink.took("rows_read") == [(OF_A, "r1", [])]
+
+
+def test_rows_that_nobody_waits_for_are_dropped() -> None:
+    alone = Alone().opened()
+    alone.sink.rows_read = lambda *given: False  # type: ignore[attr-defined]
+    alone.capture.read_rows(OF_A, "r1")
+    alone.capture.rows_read(OF_A, "r1", [Image(b"a", b"1", None, 100)])
+    assert not alone.capture.tape.segments[OF_A].is_open
+
+
+def test_what_is_not_known_resets_what_is_written() -> None:
+    alone = Alone().opened()
+    alone.capture.stepped_down(OF_D, "a higher claim")
+    alone.capture.fed([([b"NEWLY", b"x"], 110)], 1)
+    assert {call[0] for call in alone.sink.calls if call[0] == "request_reset"}
+    assert sorted(alone.sink.took("request_reset")) == [(s, UNKNOWN) for s in range(SEGMENTS) if s != OF_D]
+    alone.capture.fed([([b"PING"], 120)], 1)
+    assert alone.sink.took("request_reset") == []
+
+
+def test_it_is_full_where_too_much_waits_for_kafka() -> None:
+    alone = Alone().opened()
+    alone.capture.fed([([b"SET", b"a", b"1"], offset) for offset in (110, 120, 130)], 1)
+    assert not alone.capture.is_full()
+    alone.capture.fed([([b"SET", b"a", b"1"], 140)], 1)
+    assert alone.capture.is_full()
+    before = alone.changed
+    alone.capture.position_read(OF_A, position(6, end=110))
+    assert not alone.capture.is_full()
+    assert alone.changed == before + 1
+    alone.sink.room = -1
+    assert alone.capture.is_full()
+
+
+def test_positions_of_others_do_not_prune_what_is_written_here() -> None:
+    alone = Alone().opened()
+    alone.capture.fed([([b"SET", b"a", b"1"], 110)], 1)
+    alone.capture.position_read(OF_A, position(6, member="m@1", end=110))
+    alone.capture.position_read(OF_A, position(6, source="no JSON"))
+    assert len(alone.capture.tape.segments[OF_A].told) == 1
+    alone.capture.released(OF_A)
+    alone.capture.position_read(OF_A, position(6, member="m@1", end=110))
+    assert not alone.capture.tape.segments[OF_A].waiting
+
+
+def test_corrections_are_for_what_is_written() -> None:
+    alone = Alone().opened()
+    alone.capture.correct(OF_A, frozenset({b"a"}))
+    assert alone.capture.keys_to_read(9) == [(OF_A, b"a")]
+    alone.capture.released(OF_A)
+    alone.capture.correct(OF_A, frozenset({b"a"}))
+    assert not alone.capture.tape.segments[OF_A].waiting
+
+
+def test_another_stream_forgets_what_was_asked_of_the_last_one() -> None:
+    alone = Alone().opened()
+    capture = alone.capture
+    capture.fed([([b"INCR", b"a"], 110)], 1)
+    capture.keys_to_read(9)
+    capture.read_rows(OF_D, "r1")
+    capture.count(2, 1, None)
+    capture.forked(Lineage((("one", 0), ("two", 105))), 105, 0)
+    assert (capture.tape.offset, capture.acked) == (105, 105)
+    capture.promote()
+    assert capture.segments_to_read() == []
+    assert not capture.wants_offset
+    assert not capture.tape.segments[OF_A].waiting
+    other = Tape(Lineage((("three", 0),)), 7, 0, 0, SEGMENTS, Plain())
+    capture.replaced(other)
+    assert capture.tape is other
+    assert capture.acked == 0
