@@ -135,6 +135,8 @@ _RESETS = (
     "signal",
     "owners_lost",
     "unclean_election",
+    "stream_lost",
+    "unknown_command",
 )
 _OVERFLOWS = ("block", "coalesce", "reset", "backup")
 """Exported from the start, at 0: the first increase of a counter that begins with 1 is not visible."""
