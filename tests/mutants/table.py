@@ -52,6 +52,9 @@ STATE: Final = "connector/deelog_connector/core/state.py"
 TABLE: Final = "connector/deelog_connector/core/positions_table.py"
 PRIMARY: Final = "interceptors/deelog_interceptors/grid/replication/primary.py"
 BACKUP: Final = "interceptors/deelog_interceptors/grid/replication/backup.py"
+CAPTURE: Final = "interceptors/deelog_interceptors/redis/capture.py"
+SEGMENT_TAPE: Final = "interceptors/deelog_interceptors/redis/segment_tape.py"
+TAPE: Final = "interceptors/deelog_interceptors/redis/tape.py"
 CONTROLLER: Final = "interceptors/deelog_interceptors/grid/topology/controller.py"
 GRID_NODE: Final = "interceptors/deelog_interceptors/grid/node.py"
 STORE: Final = "interceptors/deelog_interceptors/grid/data/store.py"
@@ -666,7 +669,7 @@ TAKEOVER: Final = (
         "view-reset-forgotten",
         "",
         "the reset that the view asks for, because all owners were lost, is not owed",
-        (Edit(CORE, "seg.owed = must_reset or seg.owed", "seg.owed = seg.owed"),),
+        (Edit(SEGMENT, "self.owed = must_reset or self.owed", "self.owed = self.owed"),),
         detector="scenario owners_lost_at_once",
         because="a node that knows nothing resets anyway, for another reason",
     ),
@@ -846,7 +849,7 @@ WRITING: Final = (
         "run-cut-by-a-takeover",
         "coalesce-acked",
         "a run that was coalesced before a second takeover of one node comes in several transactions",
-        (Edit(TAKEOVERS, "segment.atomic_to = max(segment.atomic_to, upto)", "pass"),),
+        (Edit(TAKEOVERS, "segment.atomic_to = max(segment.atomic_to, gaps[-1][0])", "pass"),),
         detector="pytest tests/connector/core/test_takeover.py -k another_takeover",
         because=ONE_CASE,
     ),
@@ -2222,5 +2225,89 @@ SPARK: Final = (
     ),
 )
 
-MUTANTS: Final = (*TAKEOVER, *WRITING, *RESETS, *BACKUPS, *SHELL, *TOPOLOGY, *SPARK)
+NO_STREAM: Final = "the simulation has no cache in another process"
+STREAMS: Final = (
+    Mutant(
+        "renewed-before-the-stream-has-heard",
+        "",
+        "a position says of an offset of the stream what is true of another one",
+        (Edit(SEGMENT, "self.last_sequence and not self.undecided", "self.last_sequence"),),
+        detector="pytest tests/connector/core/test_streams.py -k renewed_or_released",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "unwritten-in-an-old-epoch",
+        "",
+        "operations that are not in Kafka are written in an epoch whose end others count otherwise",
+        (Edit(TAKEOVERS, "past.opened(past.cut(segment.history, written), segment.epoch)", "segment.history"),),
+        detector="pytest tests/connector/core/test_streams.py -k takes_the_new_epoch",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "phantom-below-what-is-read",
+        "read-from-trails",
+        "the next owner reads from behind a phantom that nobody has corrected",
+        (Edit(LOG_WATCH, "if not segment.wrong and segment.written >= segment.corrected_at:", "if True:"),),
+        detector="pytest tests/connector/core/test_streams.py -k is_corrected",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "counted-before-the-fence",
+        "",
+        "what the old owner's stream had behind the count is missed, or told twice",
+        (Edit(TAKEOVERS, "if segment.recheck or segment.uncounted:", "if segment.recheck:"),),
+        detector="pytest tests/connector/core/test_streams.py -k takes_the_new_epoch",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "label-beyond-the-fork",
+        "",
+        "what a lost primary wrote behind the fork passes for this stream's",
+        (Edit(TAPE, "known, tape = min(self.lineage.end_of(source.id), self.offset)", "known, tape = self.offset"),),
+        detector="pytest tests/interceptors/redis/test_tape.py -k counted_from_a_position",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "low-above-an-unwritten-change",
+        "",
+        "a connector that is killed goes on behind changes that are not in Kafka",
+        (Edit(TAPE, "if mark is None or offset > mark.offset:", "if mark is not None and offset > mark.offset:"),),
+        detector="pytest tests/interceptors/redis/test_tape.py -k low_and_how_much",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "image-before-its-place",
+        "",
+        "a value stands at a change that it is younger than: a failover between the two keeps it for ever",
+        (Edit(SEGMENT_TAPE, "at, clears = touched[count - 1].offset", "at, clears = touched[0].offset"),),
+        detector="pytest tests/interceptors/redis/test_segment_tape.py -k stands_at_the_last",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "given-way-and-not-named",
+        "",
+        "a change gives way to one that is lost with its owner: nobody tells the key",
+        (Edit(SEGMENT_TAPE, "        self.later[change.key] = at\n", ""),),
+        detector="pytest tests/interceptors/redis/test_segment_tape.py -k stands_at_the_last",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "absence-not-acknowledged",
+        "reset-acked-only",
+        "a reset says that keys are gone that a failover brings back",
+        (Edit(CAPTURE, "<= upto >= tape.segments[segment].begin", "<= upto"),),
+        detector="pytest tests/interceptors/redis/test_capture.py -k was_not_there_that_must",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "another-owner-prunes",
+        "prune-in-history",
+        "what is written here is dropped by a position of somebody else's",
+        (Edit(CAPTURE, "elif state.member == self._member:", "else:"),),
+        detector="pytest tests/interceptors/redis/test_capture.py -k do_not_prune",
+        because=NO_STREAM,
+    ),
+)
+
+MUTANTS: Final = (*TAKEOVER, *WRITING, *RESETS, *BACKUPS, *SHELL, *TOPOLOGY, *SPARK, *STREAMS)
 """All mutants, by the part of the protocol that they break."""
