@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from tests.interceptors.redis.servers import Server, running
 from tests.interceptors.redis.test_address import config
 from tests.interceptors.redis.test_node import content, load
 from tests.support.kafka import Broker
+from tests.support.paths import ROOT
 from tests.support.programs import Program
 from tests.support.topics import derived, read_topic
 from tests.support.waiting import waiting
@@ -63,6 +65,13 @@ def connector(folder: Path, number: int, path: Path) -> Iterator[Program]:
         program.end()
 
 
+def rights() -> list[str]:
+    """The command of the page that gives a user the least rights."""
+    page = (ROOT / "docs" / "redis.md").read_text()
+    (command,) = re.findall("^ACL SETUSER .*$", page, re.MULTILINE)
+    return command.split()
+
+
 def is_caught_up(kafka: Broker, server: Server) -> bool:
     entries, readers = derived(read_topic(kafka.bootstrap, f"p{server.port}.sessions"))
     if any(reader.open for reader in readers.values()):
@@ -74,7 +83,8 @@ def is_caught_up(kafka: Broker, server: Server) -> bool:
 
 def test_a_process_that_is_killed_and_one_that_is_stopped(kafka: Broker, tmp_path: Path) -> None:
     with running("valkey", tmp_path / "server") as server:
-        path = properties(tmp_path, kafka.bootstrap, server)
+        server.ask(*rights())
+        path = properties(tmp_path, kafka.bootstrap, server, redis_username="deelog", redis_password="secret")
         load(server, 1)
         for number in range(3):
             with connector(tmp_path, number, path) as program:

@@ -61,7 +61,11 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("reset.strategy", "replace", "must be one of marker, tombstones"),
     ("reset.strategy", "resend", "must be one of marker, tombstones: tombstones sends again what is needed"),
     ("snapshot.mode", "when_needed", "initial, always, no_data, initial_only: initial sends again what is needed"),
-    ("connector.class", "deelog.InfinispanConnector", "must be one of deelog.CachetoolsConnector, deelog.RedisConnector: a later"),
+    (
+        "connector.class",
+        "deelog.InfinispanConnector",
+        "must be one of deelog.CachetoolsConnector, deelog.RedisConnector: a later",
+    ),
     ("connector.class", "io.debezium.connector.mysql.MySqlConnector", "must be one of deelog.CachetoolsConnector"),
     ("key.converter", "cloudevents", "one of json, avro"),
     ("value.converter", "protobuf", "one of json, avro, cloudevents"),
