@@ -156,6 +156,19 @@ class Capture(StreamSide):
                 found.append((source.low, source.database))
         return max(found, default=None)
 
+    def is_superseded(self) -> bool:
+        """Whether somebody writes in a later epoch whose server's stream is none that this one knows of."""
+        for segment in range(len(self.tape.segments)):
+            position = self.sink.position(segment)
+            if position is None or position.epoch <= self._epoch:
+                continue
+            try:
+                if self.tape.lineage.end_of(decode_source(position.source).id) < 0:
+                    return True
+            except RecordError:
+                continue
+        return False
+
     def promote(self, must_reset: str | None = None) -> None:
         """The server is primary: its segments are claimed, in a new epoch."""
         self._epoch = max(self._epoch, self.sink.highest_claim()) + 1

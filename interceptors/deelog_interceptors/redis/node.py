@@ -33,6 +33,8 @@ _ROLE_SECONDS: Final = 0.1
 _ACK_SECONDS: Final = 1.0
 """As Redis' own replicas do."""
 _STOP_SECONDS: Final = 30.0
+_LONGEST_PAUSE: Final = 30.0
+"""Seconds between two warnings of a primary that is none any more."""
 _NOWHERE: Final = Lineage((("", 0),))
 
 
@@ -44,6 +46,7 @@ class RedisNode:
         self.address = Address.of(config)
         self._segments, self._max_bytes = config["segment.count"], config["max.entry.bytes"]
         self._values = Values(config)
+        self._heartbeat = config["heartbeat.interval.ms"] / 1000
         self._acks_all = config["cache.acks"] == "all"
         port = new_port()
         self.clock = port.clock
@@ -59,6 +62,7 @@ class RedisNode:
         self._link: Link | None = None
         self._primary: bool | None = None
         self._warn_at = 1
+        self._claims_at: float | None = None
         self._due, self._moved = asyncio.Event(), asyncio.Event()
         self._capture.changed = self._changed
         self._tasks: list[asyncio.Task[None]] = []
@@ -146,14 +150,14 @@ class RedisNode:
         if goes_on:
             tape.lineage = link.place.lineage
         else:
-            log.warning("%s: reads from offset %d on", address, link.place.offset)
+            log.info("%s: reads from offset %d on", address, link.place.offset)
             self._capture.replaced(self._tape(link.place))
         if not goes_on or primary != self._primary:
             self._take(primary)
 
     def _take(self, primary: bool) -> None:
         """The role of the server is the role of the connector."""
-        log.warning("%s is %s", self.address, "primary" if primary else "a replica")
+        log.info("%s is %s", self.address, "primary" if primary else "a replica")
         self._primary = primary
         if primary:
             self._capture.promote()
@@ -218,7 +222,7 @@ class RedisNode:
                 if self._link is None:
                     continue
                 primary = reading.is_primary(role)
-                if primary != self._primary or (primary and self._capture.outranked):
+                if primary != self._primary or (primary and self._capture.outranked and self._claims_again()):
                     self._take(primary)
                 if self._acks_all and primary:
                     offsets = [offset for _, port, offset in reading.replicas_of(role) if port]
@@ -230,6 +234,24 @@ class RedisNode:
                     self._link.acknowledge(0 if primary else self._capture.tape.offset)
         finally:
             await client.close()
+
+    def _claims_again(self) -> bool:
+        """Whether to claim the segments again that somebody else has claimed, though the server is primary.
+
+        That one may have been late. Or it is beside a server that was promoted after this one, which lives on: its
+        positions say so, once it has written some, and be it those of idle segments.
+        """
+        now = self.clock.monotonic()
+        if self._claims_at is None:
+            self._claims_at = now + self._heartbeat + 1
+        if now < self._claims_at:
+            return False
+        if self._capture.is_superseded():
+            self._claims_at = now + _LONGEST_PAUSE
+            log.warning("%s says that it is primary, but another one was promoted after it", self.address)
+            return False
+        self._claims_at = None
+        return True
 
     async def _ask(self) -> None:
         """Asks the server what the capture is to know."""

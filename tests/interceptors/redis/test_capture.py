@@ -560,3 +560,13 @@ def test_another_stream_forgets_what_was_asked_of_the_last_one() -> None:
     capture.replaced(other)
     assert capture.tape is other
     assert capture.acked == 0
+
+
+def test_who_was_promoted_after_this_server_supersedes_it() -> None:
+    alone = Alone()
+    alone.capture.promote()
+    assert not alone.capture.is_superseded()
+    other = encode_source(Source("two", Anchor(100, 5), Anchor(100, 5), 100, 0))
+    for epoch, source, expected in ((4, other, False), (5, other, True), (5, "", False), (5, "no JSON", False)):
+        alone.sink.positions = {2: position(5, source=source)._replace(epoch=epoch)}
+        assert alone.capture.is_superseded() is expected, (epoch, source)

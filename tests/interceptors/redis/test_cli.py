@@ -68,8 +68,9 @@ def connector(folder: Path, number: int, path: Path) -> Iterator[Program]:
 def rights() -> list[str]:
     """The command of the page that gives a user the least rights."""
     page = (ROOT / "docs" / "redis.md").read_text()
-    (command,) = re.findall("^ACL SETUSER .*$", page, re.MULTILINE)
-    return command.split()
+    found = re.search("^ACL SETUSER .*$", page, re.MULTILINE)
+    assert found is not None
+    return found[0].split()
 
 
 def is_caught_up(kafka: Broker, server: Server) -> bool:

@@ -262,3 +262,29 @@ def test_a_server_that_comes_back_empty(live: LiveMemory, server: Server) -> Non
         await node.stop()
 
     run(live, work)
+
+
+def test_an_old_primary_that_lives_on_writes_nothing(live: LiveMemory, tmp_path: Path) -> None:
+    async def work() -> None:
+        with running("redis", tmp_path / "a") as first, running("redis", tmp_path / "b") as second:
+            second.ask("REPLICAOF", "127.0.0.1", str(first.port))
+            await awaiting(lambda: second.client.info("replication")["master_link_status"] == "up", 20, "replica")
+            one = await started(live, first, node_id="redis-1", heartbeat_interval_ms="500")
+            two = await started(live, second, node_id="redis-2", heartbeat_interval_ms="500")
+            load(first, 1)
+            await caught_up(live, first)
+            second.ask("REPLICAOF", "NO", "ONE")
+            load(second, 2, 100)
+            await caught_up(live, second)
+            for turn in range(10):
+                load(first, 10 + turn, 50)
+                load(second, 20 + turn, 50)
+                await asyncio.sleep(0.2)  # for more than the heartbeat and a second, in all
+            topic = await caught_up(live, second)
+            assert topic.resets.total() == 8, topic.resets
+            await one.stop()
+            load(second, 3, 50)
+            await caught_up(live, second)
+            await two.stop()
+
+    run(live, work)
