@@ -50,6 +50,7 @@ _OF_THE_CACHE: Final = words(
     cache.failure.timeout.ms cache.acks cache.value.format before.image skip.messages.without.change max.entry.bytes
     max.block.ms tracing.headers.enabled metrics.port metrics.host rest.port rest.host.name rest.token
     rest.readonly.token rest.ssl.certificate.location rest.ssl.key.location rest.ssl.ca.location
+    redis.url redis.username redis.password
     """
 )
 """What the cache, its interceptor and its listeners read once, when the process starts."""

@@ -46,13 +46,13 @@ class _Reset:
 class Capture(StreamSide):
     """See the module. `sink` is the connector's; `member` its member.
 
-    `most` changes may wait for Kafka. `changed` is called where some do no longer, and where something is to be read.
+    `changed` is called where changes do not wait for Kafka any longer, and where something is to be read.
     """
 
     sink: StreamSink
 
-    def __init__(self, member: str, tape: Tape, most: int, changed: Callable[[], None] = lambda: None) -> None:
-        self._member, self._most, self.changed = member, most, changed
+    def __init__(self, member: str, tape: Tape, changed: Callable[[], None] = lambda: None) -> None:
+        self._member, self.changed = member, changed
         self._epoch = 0
         self.tape = tape
         self.acked = 0
@@ -103,7 +103,7 @@ class Capture(StreamSide):
 
     def is_full(self) -> bool:
         """Whether the stream is not to be read on: too much waits for Kafka."""
-        return self.tape.length() >= self._most or not self.sink.has_room(0)
+        return self.tape.length() >= self.sink.budget.max_operations or not self.sink.has_room(0)
 
     # -- what was read --------------------------------------------------------------------------------------------
 

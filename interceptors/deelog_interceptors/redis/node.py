@@ -46,12 +46,11 @@ class RedisNode:
         self.address = Address.of(config)
         self._segments, self._max_bytes = config["segment.count"], config["max.entry.bytes"]
         self._values = Values(config)
-        self._heartbeat = config["heartbeat.interval.ms"] / 1000
         self._acks_all = config["cache.acks"] == "all"
         port = new_port()
         self.clock = port.clock
         self.member = str(Member.starting(config["node.id"], self.clock.time_ns(), after))
-        self._capture = Capture(self.member, self._tape(Place(_NOWHERE, 0, 0)), config["max.queue.size"])
+        self._capture = Capture(self.member, self._tape(Place(_NOWHERE, 0, 0)))
         self.connector = Connector(config, self.member, self._capture, connector_name="redis", port=port)
         self._capture.sink = self.connector.sink
         self.lifecycle = Lifecycle(config, {config["cache.name"]: self.connector})
@@ -243,7 +242,7 @@ class RedisNode:
         """
         now = self.clock.monotonic()
         if self._claims_at is None:
-            self._claims_at = now + self._heartbeat + 1
+            self._claims_at = now + self.connector.config["heartbeat.interval.ms"] / 1000 + 1
         if now < self._claims_at:
             return False
         if self._capture.is_superseded():

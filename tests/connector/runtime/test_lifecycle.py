@@ -781,11 +781,11 @@ def test_a_restart_changes_all_but_what_names_the_cache_or_is_the_caches(name: s
 
 
 def test_what_an_interceptor_reads_is_not_changed_by_a_restart_of_the_connector() -> None:
-    """But for the commit interval, which the connector reads too, as the one that counts."""
+    """But for what the connector reads too, as the one that counts, and what is asked for each time."""
     folder = Path(deelog_interceptors.__file__).parent
     read = {name for file in folder.rglob("*.py") for name in re.findall(r"config\[\"([^\"]+)\"\]", file.read_text())}
     assert "cache.listen" in read
-    assert {name for name in read if not module._fixed(name)} == {"commit.interval.ms"}
+    assert {name for name in read if not module._fixed(name)} == {"commit.interval.ms", "heartbeat.interval.ms"}
     for secret in ("value.converter.schema.registry.url", "value.converter.basic.auth.user.info"):
         assert "as whom" in module._fixed(secret)
 

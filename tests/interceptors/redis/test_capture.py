@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from deelog_connector.cache_side import Counted
+from deelog_connector.cache_side import Budget, Counted
 from deelog_connector.core.effects import Effect, SteppedDown
 from deelog_connector.core.settings import CacheState, StreamState
 from deelog_connector.runtime.executor import ask_stream
@@ -44,7 +44,7 @@ class StreamNode(Node):
         self.attach()
 
     def cache_state(self) -> CacheState | StreamState:
-        self.capture = Capture(self.member, self.tape(0), 10_000)
+        self.capture = Capture(self.member, self.tape(0))
         return self.capture
 
     def tape(self, offset: int) -> Tape:
@@ -304,6 +304,7 @@ class Recording:
         self.calls: list[tuple[object, ...]] = []
         self.positions: dict[int, PositionState] = {}
         self.room = 1 << 40
+        self.budget = Budget(4, 1 << 40)
 
     def __getattr__(self, name: str) -> Callable[..., bool]:
         def call(*given: object, **named: object) -> bool:
@@ -339,7 +340,7 @@ class Alone:
     def __post_init__(self) -> None:
         self.sink = Recording()
         tape = Tape(Lineage((("one", 0),)), 100, 0, 0, SEGMENTS, Plain())
-        self.capture = Capture("n@1", tape, 4, self._count)
+        self.capture = Capture("n@1", tape, self._count)
         self.capture.sink = self.sink  # type: ignore[assignment]
         self.capture.acknowledged(1 << 40)
 
