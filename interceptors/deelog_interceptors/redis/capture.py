@@ -37,10 +37,16 @@ class _Counting:
 
 @dataclass(slots=True)
 class _Reset:
-    """Rows that were asked for; `images` once they are read."""
+    """Rows that were asked for. Once they are read: `images`, of keys that were listed up to the offset `listed`."""
 
     reset_id: str
     images: list[Image] | None = None
+    listed: int = 0
+
+    @property
+    def offset(self) -> int:
+        """Up to where what they say, and what they do not, may have happened."""
+        return max([self.listed, *(image.offset for image in self.images or ())])
 
 
 class Capture(StreamSide):
@@ -97,9 +103,10 @@ class Capture(StreamSide):
         """Segments of which all keys are to be listed and read, with the id of the reset, for `rows_read`."""
         return [(segment, reset.reset_id) for segment, reset in self._resets.items() if reset.images is None]
 
-    def waits(self) -> bool:
-        """Whether something that is this connector's to write was not handed over yet."""
-        return bool(self._resets) or any(tape.is_open and tape.waiting for tape in self.tape.segments)
+    def waits(self, offset: int) -> bool:
+        """Whether something up to that offset that is this connector's to write is not known to be in Kafka."""
+        writes = any(tape.is_open for tape in self.tape.segments)
+        return bool(self._resets) or (writes and self.tape.low()[0] < offset)
 
     def is_full(self) -> bool:
         """Whether the stream is not to be read on: too much waits for Kafka."""
@@ -131,11 +138,11 @@ class Capture(StreamSide):
             self._wanting.add(place[0])
         self.progress()
 
-    def rows_read(self, segment: int, reset_id: str, images: list[Image]) -> None:
-        """All entries of a segment that was to be read."""
+    def rows_read(self, segment: int, reset_id: str, images: list[Image], listed: int) -> None:
+        """All entries of a segment that was to be read. Its keys were listed before the server was at `listed`."""
         reset = self._resets.get(segment)
         if reset is not None and reset.reset_id == reset_id:
-            reset.images = images
+            reset.images, reset.listed = images, listed
         self.progress()
 
     def acknowledged(self, offset: int) -> None:
@@ -184,13 +191,21 @@ class Capture(StreamSide):
             tape.close()
             self.sink.demote(segment)
 
-    def forked(self, lineage: Lineage, offset: int, database: int) -> None:
-        """The server goes on from there as another one. `promote` or `demote` follows."""
-        self.tape.fork(lineage, offset, database)
-        self.acked = min(self.acked, offset)
+    def goes_on_as(self, lineage: Lineage) -> None:
+        """The stream goes on from where the tape ends, perhaps as another one: what was read of it beyond is void."""
+        tape = self.tape
+        if lineage.id != tape.lineage.id:
+            self._images.clear()
+            self._reading.clear()
+            self._wanting.update(range(len(tape.segments)))
+            self._asked = [(tape.offset, question) for _, question in self._asked]
+            self.acked = min(self.acked, tape.offset)
+            for reset in self._resets.values():
+                reset.images = None
+        tape.lineage = lineage
 
     def replaced(self, tape: Tape) -> None:
-        """Another tape, which does not follow the last one. `promote` or `demote` follows."""
+        """Another tape. `promote` or `demote` follows."""
         self.tape, self.acked = tape, 0
 
     def progress(self) -> None:
@@ -209,9 +224,7 @@ class Capture(StreamSide):
                 self._asked.remove((offset, question))
                 self._answer(question, low)
         for segment, reset in list(self._resets.items()):
-            # Rows tell what was so when they were read, and what was not there when the tape was dropped.
-            offsets = [image.offset for image in reset.images or ()]
-            if reset.images is not None and max(offsets, default=0) <= upto >= tape.segments[segment].begin:
+            if reset.images is not None and reset.offset <= upto:
                 self._send_rows(segment, reset)
         for segment in list(tape.busy):
             one = tape.segments[segment]
@@ -246,9 +259,12 @@ class Capture(StreamSide):
         self.sink.counted(segment, question.generation, counted)
 
     def _send_rows(self, segment: int, reset: _Reset) -> None:
-        del self._resets[segment]
         tape, sequence = self.tape.segments[segment], self.sink.last_sequence(segment)
-        rows = tape.take_rows(reset.images or [], sequence)
+        if tape.is_cleared(reset.listed):  # keys that are not listed may be there again after a failover: any
+            self.read_rows(segment, reset.reset_id)
+            return
+        del self._resets[segment]
+        rows = tape.take_rows(reset.images or [], reset.listed, sequence)
         self.sink.acked(segment, sequence)
         if self.sink.rows_read(segment, reset.reset_id, rows):
             self.tape.busy.add(segment)

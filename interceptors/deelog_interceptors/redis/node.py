@@ -18,8 +18,9 @@ from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.capture import Capture
 from deelog_interceptors.redis.client import Client
 from deelog_interceptors.redis.lineage import Lineage, told
-from deelog_interceptors.redis.link import Link, LinkLost, Place, attach, fields
+from deelog_interceptors.redis.link import Link, LinkError, LinkLost, Place, attach, fields
 from deelog_interceptors.redis.segment_tape import Image
+from deelog_interceptors.redis.stream import StreamError
 from deelog_interceptors.redis.tape import Tape
 from deelog_interceptors.redis.values import Values
 from deelog_schemas.config import Config
@@ -86,8 +87,8 @@ class RedisNode:
     async def stop(self) -> None:
         """Writes what was read, and releases the segments."""
         self.connector.end()
-        until = self.clock.monotonic() + _STOP_SECONDS
-        while not self.failure.done() and (self._capture.waits() or self.connector.sink.unwritten()):
+        until, offset = self.clock.monotonic() + _STOP_SECONDS, self._capture.tape.offset
+        while not self.failure.done() and self._capture.waits(offset):
             if self.clock.monotonic() > until:
                 log.warning("Kafka did not take all that was read: the next start goes on from there")
                 break
@@ -122,11 +123,14 @@ class RedisNode:
 
     async def _attach_when_possible(self) -> None:
         """Attaches, however long that takes. Raises `LinkError`."""
+        said = ""
         while True:
             try:
                 return await self._attach()
             except LinkLost as error:
-                log.warning("%s: %s; trying again", self.address, error)
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("%s: %s; trying again", self.address, said)
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _attach(self) -> None:
@@ -147,7 +151,7 @@ class RedisNode:
         primary = reading.is_primary(await self._client.ask_one(b"ROLE"))
         self._link = link
         if goes_on:
-            tape.lineage = link.place.lineage
+            self._capture.goes_on_as(link.place.lineage)
         else:
             log.info("%s: reads from offset %d on", address, link.place.offset)
             self._capture.replaced(self._tape(link.place))
@@ -174,6 +178,8 @@ class RedisNode:
                 log.warning("%s: %s", self.address, error)
                 await self._attach_when_possible()
                 continue
+            except StreamError as error:
+                raise LinkError(f"{self.address} sends what is no replication stream: {error}") from error
             self._capture.fed(commands, self.clock.time_ns() // 1000)
             if not self._acks_all:
                 self._capture.acknowledged(self._capture.tape.offset)
@@ -211,6 +217,7 @@ class RedisNode:
         try:
             while True:
                 await asyncio.sleep(_ROLE_SECONDS)
+                tape = self._capture.tape
                 try:
                     if not client.is_connected:
                         await client.connect()
@@ -218,7 +225,7 @@ class RedisNode:
                 except LinkLost:
                     await client.close()
                     continue
-                if self._link is None:
+                if self._link is None or self._capture.tape is not tape:
                     continue
                 primary = reading.is_primary(role)
                 if primary != self._primary or (primary and self._capture.outranked and self._claims_again()):
@@ -260,7 +267,7 @@ class RedisNode:
             try:
                 await self._answer()
             except LinkLost as error:
-                log.warning("%s", error)
+                log.info("%s", error)  # who follows the stream warns
                 await asyncio.sleep(_RETRY_SECONDS)
                 await self._reconnect()
                 self._due.set()
@@ -272,13 +279,13 @@ class RedisNode:
             return  # it is tried again
 
     async def _answer(self) -> None:
-        capture, client = self._capture, self._client
+        capture = self._capture
         while True:
             tape = capture.tape
             if capture.wants_offset:
-                offset = reading.offset_of(await client.ask_one(b"ROLE"))
-                if capture.tape is tape:
-                    capture.offset_is(offset)
+                name, offset = await reading.place(self._client)
+                self._check(tape, name)
+                capture.offset_is(offset)
             elif places := capture.keys_to_read(reading.MOST_KEYS):
                 await self._read_keys(places)
             elif resets := capture.segments_to_read():
@@ -287,30 +294,38 @@ class RedisNode:
                 return
             self.connector.wake()
 
+    def _check(self, tape: Tape, name: str) -> None:
+        """Raises `LinkLost` where what was read is not of the stream that is read now."""
+        if self._capture.tape is not tape or tape.lineage.id != name:
+            raise LinkLost(f"{self.address} goes on with another stream")
+
     async def _read_keys(self, places: list[tuple[int, bytes]]) -> None:
         capture = self._capture
         tape, segments = capture.tape, {key: segment for segment, key in places}
         try:
             found = await reading.read(self._client, list(segments), self._values)
+            self._check(tape, found.id)
         except LinkLost:
-            capture.images_read([], places)
+            if capture.tape is tape:
+                capture.images_read([], places)
             raise
-        if capture.tape is tape:
-            images = [(segments[image.key], image) for image in found.images]
-            capture.images_read(images, [(segments[key], key) for key in found.changed])
+        images = [(segments[image.key], image) for image in found.images]
+        capture.images_read(images, [(segments[key], key) for key in found.changed])
 
     async def _read_rows(self, resets: dict[int, str]) -> None:
         capture = self._capture
         tape = capture.tape
-        listed = await reading.keys_of(self._client, frozenset(resets), self._segments)
-        for segment, keys in listed.items():
+        found = await reading.keys_of(self._client, frozenset(resets), self._segments)
+        name, listed = await reading.place(self._client)
+        self._check(tape, name)
+        for segment, keys in found.items():
             images: list[Image] = []
             while keys:
                 some = keys[-reading.MOST_KEYS :]
                 del keys[-reading.MOST_KEYS :]
-                found = await reading.read(self._client, some, self._values)
-                images += found.images
-                keys += found.changed
-            if capture.tape is tape:
-                capture.rows_read(segment, resets[segment], images)
-                self.connector.wake()
+                part = await reading.read(self._client, some, self._values)
+                self._check(tape, part.id)
+                images += part.images
+                keys += part.changed
+            capture.rows_read(segment, resets[segment], images, listed)
+            self.connector.wake()

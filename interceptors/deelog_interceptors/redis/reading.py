@@ -1,6 +1,7 @@
 """Entries of a server, each with the offset of the stream at which it is so.
 
-A transaction of plain reads ends with ROLE, which tells the offset of the server's stream at this moment.
+A transaction of plain reads ends with ROLE, which tells the offset of the server's stream at this moment, and INFO,
+which tells of which stream: the server may have been started anew.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Final
 import hiredis
 
 from deelog_interceptors.redis.client import Client, Reply
-from deelog_interceptors.redis.link import LinkError
+from deelog_interceptors.redis.lineage import told
+from deelog_interceptors.redis.link import LinkError, fields
 from deelog_interceptors.redis.segment_tape import Image
 from deelog_interceptors.redis.values import READS, Values
 from deelog_schemas.keys import segment_of
@@ -20,6 +22,7 @@ from deelog_schemas.keys import segment_of
 SCAN_COUNT: Final = b"1000"
 MOST_KEYS: Final = 128
 """Of one transaction: a server answers nobody else meanwhile."""
+_PLACE: Final = ((b"ROLE",), (b"INFO", b"replication"))
 _OVERHEAD: Final = 32
 """An entry that takes so much more memory than `max.entry.bytes` is not read at all."""
 
@@ -28,6 +31,8 @@ _OVERHEAD: Final = 32
 class Read:
     """What came of reading some keys. `changed`: keys whose type has changed meanwhile, to be read again."""
 
+    id: str
+    """The replication id of the stream that the images' offsets are of."""
     images: list[Image] = field(default_factory=list)
     changed: list[bytes] = field(default_factory=list)
 
@@ -43,9 +48,9 @@ async def read(client: Client, keys: Sequence[bytes], values: Values) -> Read:
                 raise LinkError(f"the server does not say of what type and how large an entry is: {refused}")
         reads = None if (size or 0) > _OVERHEAD * values.most else READS.get(kind)
         commands += ((b"EXISTS", key) if reads is None else reads(key), (b"PEXPIRETIME", key))
-    answers = await client.ask([*commands, (b"ROLE",), (b"EXEC",)])
-    *replies, role = _executed(answers[-1])
-    found, offset = Read(), offset_of(role)
+    answers = await client.ask([*commands, *_PLACE, (b"EXEC",)])
+    *replies, role, info = _executed(answers[-1])
+    found, offset = Read(id_of(info)), offset_of(role)
     for number, key in enumerate(keys):
         kind, content, expiry = kinds[number], replies[2 * number], replies[2 * number + 1]
         if isinstance(content, hiredis.ReplyError) or (content == 1 and kind == b"none"):
@@ -57,6 +62,13 @@ async def read(client: Client, keys: Sequence[bytes], values: Values) -> Read:
             value = values.too_large(kind) if content == 1 else values.entry(key, kind, content)
         found.images.append(Image(key, value, expiry if expiry >= 0 else None, offset))
     return found
+
+
+async def place(client: Client) -> tuple[str, int]:
+    """The replication id and the offset of the server's stream at this moment. Raises `LinkLost`, `LinkError`."""
+    answers = await client.ask([(b"MULTI",), *_PLACE, (b"EXEC",)])
+    role, info = _executed(answers[-1])
+    return id_of(info), offset_of(role)
 
 
 def _executed(reply: Reply) -> list[Reply]:
@@ -83,6 +95,11 @@ async def _scanned(client: Client) -> AsyncIterator[list[bytes]]:
         yield keys
         if cursor == b"0":
             return
+
+
+def id_of(info: Reply) -> str:
+    """The replication id of a server's stream, of what INFO answers."""
+    return told(fields(info)).id
 
 
 def offset_of(role: Reply) -> int:

@@ -143,13 +143,6 @@ class SegmentTape:
         for kept in (self.told, self.touched, self.cleared, self.images, self.rows, self.later, self.wrong):
             kept.clear()
 
-    def cut(self, offset: int) -> None:
-        """What is behind the offset did not happen; nothing is handed over any more."""
-        self.close()
-        while self.waiting and self.waiting[-1].offset > offset:
-            self.waiting.pop()
-        self.begin = min(self.begin, offset)
-
     def number(self, offset: int, upto: int) -> int:
         """How many changes lie behind the one offset, up to the other."""
         assert not self.is_open
@@ -191,11 +184,16 @@ class SegmentTape:
         self.waiting.clear()
         self.begin, self.mark = offset, None
 
-    def take_rows(self, images: Iterable[Image], sequence: int) -> list[Entry]:
+    def is_cleared(self, listed: int) -> bool:
+        """Whether there was a clear since `drop`, up to that offset."""
+        return any(change.reason == Reason.CLEAR and change.offset <= listed for change in self.waiting)
+
+    def take_rows(self, images: Iterable[Image], listed: int, sequence: int) -> list[Entry]:
         """What was read since `drop`: rows of that sequence, the last one. The changes behind are handed over.
 
         Rows are read one after another, so that they are ahead of the sequence by some changes. Of a key those are not
-        told, but for the last one, whose value the row has.
+        told, but for the last one, whose value the row has. A key that changed before `listed`, and was not listed, is
+        told later as well: without those changes it may be there.
         """
         read, offset, waiting = {image.key: image for image in images}, self.begin, self.waiting
         while waiting and _is_within(waiting[0], read):
@@ -205,8 +203,10 @@ class SegmentTape:
             if _is_within(change, read):
                 self.rows[change.key] = self.later[change.key] = change.offset
                 self.images[change.key] = _Placed(change.offset, read[change.key])
-            else:
-                self._touch(change)
+                continue
+            if change.offset <= listed and change.key not in read:
+                self.later[change.key] = change.offset
+            self._touch(change)
         return [Entry(i.key, i.value, i.expires_at) for i in read.values() if i.value is not None]
 
     # -- telling --------------------------------------------------------------------------------------------------

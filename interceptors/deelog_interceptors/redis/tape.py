@@ -123,14 +123,6 @@ class Tape:
             return None
         return anchor, anchor.sequence + tape.number(anchor.offset, known)
 
-    def fork(self, lineage: Lineage, offset: int, database: int) -> None:
-        """The stream goes on from an offset as another one: what was read beyond it is not of it."""
-        self.lineage, self.offset, self.database = lineage, offset, database
-        for segment in self.segments:
-            segment.cut(offset)
-        while self._order and self._order[-1].offset > offset:
-            self._order.pop()
-
     def _command(self, arguments: Arguments, offset: int, ts_us: int) -> None:
         try:
             found = changes(arguments)

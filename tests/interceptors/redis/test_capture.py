@@ -40,7 +40,7 @@ class StreamNode(Node):
         self.reads: list[tuple[int, Image]] = []
         super().__init__(world, member)
         self.capture.sink = self.core
-        self.rows: dict[int, tuple[str, list[bytes], list[Image]]] = {}
+        self.rows: dict[int, tuple[str, list[bytes], list[Image], int]] = {}
         self.attach()
 
     def cache_state(self) -> CacheState | StreamState:
@@ -73,9 +73,12 @@ class StreamNode(Node):
 
     def forked(self, offset: int) -> None:
         """Its server goes on from there as another one."""
+        if self.capture.tape.offset > offset:
+            self.attach()
+            return
         self.reads.clear()
         self.rows.clear()
-        self.capture.forked(self.source.lineage, min(offset, self.capture.tape.offset), 0)
+        self.capture.goes_on_as(self.source.lineage)
         self.role()
 
     def io(self) -> bool:
@@ -102,13 +105,14 @@ class StreamNode(Node):
         for segment, reset_id in capture.segments_to_read():
             did = True
             if self.rows.get(segment, ("",))[0] != reset_id:
-                self.rows[segment] = reset_id, list(source.of(segment, SEGMENTS)), []
-            _, keys, images = self.rows[segment]
+                self.rows[segment] = reset_id, list(source.of(segment, SEGMENTS)), [], source.end
+            _, keys, images, listed = self.rows[segment]
             if keys and self.world.does(0.7):
                 key = keys.pop()
                 images.append(Image(key, source.state.get(key), None, source.end))
             elif not keys:
-                capture.rows_read(segment, reset_id, images)
+                del self.rows[segment]
+                capture.rows_read(segment, reset_id, images, listed)
         acked = self.world.replicated() if self.world.acks_all else source.end
         if acked > capture.acked:
             capture.acknowledged(acked)
@@ -436,12 +440,15 @@ def test_keys_are_read_once_and_again_where_that_failed() -> None:
     assert capture.keys_to_read(9) == []
     capture.images_read([], [first])
     assert capture.keys_to_read(9) == [first]
-    assert capture.waits()
+    assert capture.waits(130)
     capture.images_read([(first[0], Image(first[1], b"1", None, 140)), (second[0], Image(second[1], b"1", None, 140))])
     assert alone.sink.took("append") == [], "the stream is not read so far"
     capture.fed([([b"PING"], 140)], 1)
     assert {(call[0], call[2]) for call in alone.sink.took("append")} == both
-    assert not capture.waits()
+    assert capture.waits(130), "it is not in Kafka"
+    for segment in (OF_A, OF_D):
+        capture.position_read(segment, position(9, end=140))
+    assert not capture.waits(140)
     capture.fed([([b"INCR", b"a"], 150)], 1)
     assert capture.keys_to_read(9) == [(OF_A, b"a")]
 
@@ -466,10 +473,10 @@ def test_rows_are_given_once_they_are_acknowledged() -> None:
     before = alone.changed
     capture.read_rows(OF_A, "r1")
     assert alone.changed == before + 1
-    assert (capture.segments_to_read(), capture.waits()) == ([(OF_A, "r1")], True)
-    capture.rows_read(OF_A, "r0", [])
-    capture.rows_read(OF_A, "r1", [Image(b"a", b"1", None, 120)])
-    capture.rows_read(OF_D, "r1", [])
+    assert (capture.segments_to_read(), capture.waits(0)) == ([(OF_A, "r1")], True)
+    capture.rows_read(OF_A, "r0", [], 110)
+    capture.rows_read(OF_A, "r1", [Image(b"a", b"1", None, 120)], 110)
+    capture.rows_read(OF_D, "r1", [], 110)
     assert capture.segments_to_read() == []
     capture.fed([([b"SET", b"a", b"1"], 120)], 1)
     capture.acknowledged(119)
@@ -478,17 +485,63 @@ def test_rows_are_given_once_they_are_acknowledged() -> None:
     assert alone.sink.took("rows_read") == [(OF_A, "r1", [Entry(b"a", b"1", None)])]
     assert (OF_A, 5) in alone.sink.took("acked")
     assert alone.sink.took("append") == [], "the row shows it"
-    assert not capture.waits()
+    assert not capture.waits(0)
+    capture.fed([([b"SET", b"a", b"2"], 130)], 1)
+    assert capture.waits(130)
+    capture.demote()
+    assert not capture.waits(130), "it is not this connector's to write"
 
 
-def test_without_rows_it_is_what_was_not_there_that_must_be_acknowledged() -> None:
+def test_what_was_read_of_another_stream_is_void() -> None:
+    alone = Alone().opened()
+    capture = alone.capture
+    capture.acked = 500
+    capture.fed([([b"INCR", b"a"], 110)], 1)
+    (key,) = capture.keys_to_read(9)
+    capture.images_read([(OF_A, Image(b"a", b"old", None, 150))])
+    capture.read_rows(OF_D, "r1")
+    capture.rows_read(OF_D, "r1", [Image(b"d", b"old", None, 150)], 110)
+    capture.count(2, 1, None)
+    capture.offset_is(150)
+    capture.goes_on_as(Lineage((("one", 0), ("two", 110))))
+    assert (capture.tape.lineage.id, capture.acked) == ("two", 110)
+    assert capture.segments_to_read() == [(OF_D, "r1")]
+    assert capture.keys_to_read(9) == [key]
+    capture.fed([([b"PING"], 150)], 1)
+    assert alone.sink.took("append") == []
+    assert [call[0] for call in alone.sink.took("counted")] == [2]
+
+
+def test_a_stream_that_goes_on_as_it_was_keeps_what_was_read() -> None:
+    alone = Alone().opened()
+    alone.capture.fed([([b"INCR", b"a"], 110)], 1)
+    alone.capture.keys_to_read(9)
+    alone.capture.images_read([(OF_A, Image(b"a", b"1", None, 150))])
+    alone.capture.goes_on_as(Lineage((("one", 0),)))
+    alone.capture.fed([([b"PING"], 150)], 1)
+    assert [call[3] for call in alone.sink.took("append")] == [b"1"]
+
+
+def test_what_is_not_listed_must_be_acknowledged_too() -> None:
     alone = Alone().opened()
     alone.capture.acked = 0
     alone.capture.read_rows(OF_A, "r1")
-    alone.capture.rows_read(OF_A, "r1", [])
-    alone.capture.acknowledged(99)
+    alone.capture.rows_read(OF_A, "r1", [], 120)
+    alone.capture.fed([([b"PING"], 120)], 1)
+    alone.capture.acknowledged(119)
     assert alone.sink.took("rows_read") == []
-    alone.capture.acknowledged(100)
+    alone.capture.acknowledged(120)
+    assert alone.sink.took("rows_read") == [(OF_A, "r1", [])]
+
+
+def test_what_was_cleared_while_it_was_listed_is_listed_again() -> None:
+    alone = Alone().opened()
+    alone.capture.read_rows(OF_A, "r1")
+    alone.capture.rows_read(OF_A, "r1", [], 120)
+    alone.capture.fed([([b"FLUSHDB"], 120)], 1)
+    assert alone.sink.took("rows_read") == []
+    assert alone.capture.segments_to_read() == [(OF_A, "r1")]
+    alone.capture.rows_read(OF_A, "r1", [], 120)
     assert alone.sink.took("rows_read") == [(OF_A, "r1", [])]
 
 
@@ -496,7 +549,7 @@ def test_rows_that_nobody_waits_for_are_dropped() -> None:
     alone = Alone().opened()
     alone.sink.rows_read = lambda *given: False  # type: ignore[attr-defined]
     alone.capture.read_rows(OF_A, "r1")
-    alone.capture.rows_read(OF_A, "r1", [Image(b"a", b"1", None, 100)])
+    alone.capture.rows_read(OF_A, "r1", [Image(b"a", b"1", None, 100)], 100)
     assert not alone.capture.tape.segments[OF_A].is_open
 
 
@@ -551,12 +604,10 @@ def test_another_stream_forgets_what_was_asked_of_the_last_one() -> None:
     capture.keys_to_read(9)
     capture.read_rows(OF_D, "r1")
     capture.count(2, 1, None)
-    capture.forked(Lineage((("one", 0), ("two", 105))), 105, 0)
-    assert (capture.tape.offset, capture.acked) == (105, 105)
     capture.promote()
     assert capture.segments_to_read() == []
     assert not capture.wants_offset
-    assert not capture.tape.segments[OF_A].waiting
+    assert len(capture.tape.segments[OF_A].waiting) == 1
     other = Tape(Lineage((("three", 0),)), 7, 0, 0, SEGMENTS, Plain())
     capture.replaced(other)
     assert capture.tape is other

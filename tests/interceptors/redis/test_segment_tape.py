@@ -200,14 +200,9 @@ def test_a_tape_that_is_closed_has_everything_again_but_corrections() -> None:
     assert [(change.offset, change.key) for change in tape.waiting] == [(10, b"k"), (20, b"o")]
     assert not tape.is_open
     assert [len(kept) for kept in (tape.told, tape.touched, tape.images, tape.later)] == [0, 0, 0, 0]
-    tape.cut(15)
-    assert [change.offset for change in tape.waiting] == [10]
-    assert tape.begin == 0
     tape.drop(30)
     assert not tape.waiting
     assert (tape.begin, tape.mark) == (30, None)
-    tape.cut(25)
-    assert tape.begin == 25
 
 
 def test_a_correction_is_told_first_and_by_an_image() -> None:
@@ -247,7 +242,7 @@ def test_rows_are_ahead_of_changes_that_are_not_told_then() -> None:
     tape.drop(100)
     for change in (put(110, b"a", b"1"), put(120, b"b", b"1"), put(130, b"a", b"2"), put(140, b"a", b"3")):
         tape.add(change)
-    rows = tape.take_rows([Image(b"a", b"2", None, 135), Image(b"b", None, None, 115)], 5)
+    rows = tape.take_rows([Image(b"a", b"2", None, 135), Image(b"b", None, None, 115)], 112, 5)
     assert [(row.key, row.value) for row in rows] == [(b"a", b"2")]
     # The change at 110 is before any that the rows do not show: nobody counts it.
     assert tape.mark == Anchor(110, 5)
@@ -261,7 +256,7 @@ def test_changes_that_a_row_shows_give_way_to_the_last_of_them() -> None:
     tape.drop(100)
     for change in (clear(105), put(110, b"a", b"1"), put(130, b"a", b"2")):
         tape.add(change)
-    tape.take_rows([Image(b"a", b"2", 9, 135)], 5)
+    tape.take_rows([Image(b"a", b"2", 9, 135)], 100, 5)
     assert tape.mark == Anchor(100, 5)
     tape.hand_over(7, ALL, sink)
     assert [(told[0], told[1], told[3]) for told in sink.told] == [(6, "clear", None), (8, "put", b"2")]
@@ -278,3 +273,15 @@ def test_who_takes_over_knows_which_rows_are_ahead() -> None:
     assert tape.rows == tape.later == {b"a": 130}
     tape.hand_over(7, ALL, sink)
     assert [(told[0], told[3]) for told in sink.told] == [(6, b"v"), (8, b"2")]
+
+
+def test_a_key_that_is_not_listed_for_a_change_is_told_later() -> None:
+    tape = SegmentTape(0)
+    tape.drop(100)
+    for change in (remove(110, b"gone"), remove(120, b"gone"), put(130, b"new"), clear(140)):
+        tape.add(change)
+    assert not tape.is_cleared(139)
+    assert tape.is_cleared(140)
+    tape.take_rows([], 125, 5)
+    assert tape.later == {b"gone": 120}
+    assert tape.rows == {}

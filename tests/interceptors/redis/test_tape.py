@@ -11,7 +11,6 @@ from deelog_interceptors.redis.source import Anchor, Source
 from deelog_interceptors.redis.stream import Omitted
 from deelog_interceptors.redis.tape import Tape
 from deelog_schemas.keys import segment_of
-from deelog_schemas.operation import Reason
 from tests.interceptors.redis.model import Plain
 
 SEGMENTS = 4
@@ -153,12 +152,3 @@ def test_positions_prune_what_cannot_fork_before_them() -> None:
     assert [change.offset for change in tape.segments[OF_A].waiting] == [130]
     tape.position_read(OF_A, source((110, 5), (130, 7)))
     assert not tape.segments[OF_A].waiting
-
-
-def test_a_fork_takes_back() -> None:
-    tape = taped(*sets(110, 120, 130))
-    other = Lineage((("one", 0), ("two", 120)))
-    tape.fork(other, 120, 3)
-    assert (tape.lineage, tape.offset, tape.database) == (other, 120, 3)
-    assert held(tape, OF_A) == [(110, Reason.PUT, b"a"), (120, Reason.PUT, b"a")]
-    assert tape.length() == 2
