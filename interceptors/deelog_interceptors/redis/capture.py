@@ -6,6 +6,7 @@ come on the connector's event loop.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from deelog_interceptors.redis.stream import Arguments
 from deelog_interceptors.redis.tape import Tape
 from deelog_schemas.errors import RecordError
 from deelog_schemas.positions import PositionState
+
+log = logging.getLogger(__name__)
 
 LOST: Final = "stream_lost"
 """The reason of a reset where changes of the stream are missing."""
@@ -109,7 +112,9 @@ class Capture(StreamSide):
         return bool(self._resets) or (writes and self.tape.low()[0] < offset)
 
     def is_full(self) -> bool:
-        """Whether the stream is not to be read on: too much waits for Kafka."""
+        """Whether the stream is not to be read on: too much waits for Kafka, and nothing for the stream itself."""
+        if self._counting or self._asked or self._resets or self._images:
+            return False
         return self.tape.length() >= self.sink.budget.max_operations or not self.sink.has_room(0)
 
     # -- what was read --------------------------------------------------------------------------------------------
@@ -118,8 +123,9 @@ class Capture(StreamSide):
         """The next commands of the stream."""
         self.tape.feed(commands, ts_us)
         if self.tape.unknown:
+            log.warning("%s: it is not known what they change; all is sent anew", ", ".join(sorted(self.tape.unknown)))
             for segment, tape in enumerate(self.tape.segments):
-                if tape.is_open:
+                if tape.is_open:  # the others find the gap when they are counted, or their rows are there
                     self.sink.request_reset(segment, UNKNOWN)
             self.tape.unknown.clear()
         self.progress()
@@ -260,7 +266,8 @@ class Capture(StreamSide):
 
     def _send_rows(self, segment: int, reset: _Reset) -> None:
         tape, sequence = self.tape.segments[segment], self.sink.last_sequence(segment)
-        if tape.is_cleared(reset.listed):  # keys that are not listed may be there again after a failover: any
+        # Behind a gap nothing is known. Of a clear any key may be there again after a failover, and none is listed.
+        if self.tape.gap > tape.begin or tape.is_cleared(reset.listed):
             self.read_rows(segment, reset.reset_id)
             return
         del self._resets[segment]
@@ -291,6 +298,8 @@ class Capture(StreamSide):
         later = {} if source is None else source.later
         tape.open(anchor, written, later)
         tape.correct(later)
+        if self.tape.gap > anchor.offset:
+            self.sink.request_reset(segment, UNKNOWN)
         self.tape.busy.add(segment)
         self.progress()
         self.changed()

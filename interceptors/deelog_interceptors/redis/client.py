@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import hiredis
 
 from deelog_interceptors.redis.address import Address
-from deelog_interceptors.redis.link import LinkError, LinkLost
+from deelog_interceptors.redis.link import LinkLost, refusal
 
 Reply: TypeAlias = Any
 """Bytes, an integer, None, a list of replies, or a `hiredis.ReplyError`."""
@@ -50,7 +50,7 @@ class Client:
             greetings.append([b"SELECT", b"%d" % address.database])
         for greeting, reply in zip(greetings, await self.ask(greetings), strict=True):
             if isinstance(reply, hiredis.ReplyError):
-                raise LinkError(f"{address}: {greeting[0].decode()} was refused: {reply}")
+                raise refusal(f"{address}: {greeting[0].decode()} was refused", reply)
 
     async def ask(self, commands: Sequence[Sequence[bytes]]) -> list[Reply]:
         """The replies, errors among them. Raises `LinkLost`."""
@@ -79,7 +79,7 @@ class Client:
         """The reply to one command. Raises `LinkError` where it is refused, and `LinkLost`."""
         (reply,) = await self.ask([command])
         if isinstance(reply, hiredis.ReplyError):
-            raise LinkError(f"{self._address}: {command[0].decode()} was refused: {reply}")
+            raise refusal(f"{self._address}: {command[0].decode()} was refused", reply)
         return reply
 
     async def close(self) -> None:

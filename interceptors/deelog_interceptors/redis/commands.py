@@ -177,6 +177,12 @@ def _multiple_set(given: Given) -> Sequence[Change]:
     return [Touched(given[2 + 2 * number]) for number in range(count)]
 
 
+def _group(given: Given) -> Sequence[Change]:
+    """XGROUP CREATE key group id [MKSTREAM]: the key is there now, and empty."""
+    made = _word(given[1]) == b"CREATE" and b"MKSTREAM" in map(_word, given[5:])
+    return (Touched(given[2]),) if made else ()
+
+
 def _nothing(_: Given) -> Sequence[Change]:
     return ()
 
@@ -217,6 +223,7 @@ COMMANDS: Final[Mapping[bytes | Omitted, Rule]] = {
     **_words("LMPOP ZMPOP", _counted(1)),
     **_words("BLMPOP BZMPOP", _counted(2)),
     b"MSETEX": _multiple_set,
+    b"XGROUP": _group,
     b"RENAME": _to(True, 2),
     b"RENAMENX": _to(True, 2, always=True),
     b"COPY": _to(False, 2, unless=b"REPLACE"),
@@ -228,7 +235,7 @@ COMMANDS: Final[Mapping[bytes | Omitted, Rule]] = {
     b"SWAPDB": _swapped,
     b"PFCOUNT": _all,  # what it has counted is kept in the value
     # What a group has read is no part of a stream's value; what MIGRATE takes away comes as DEL.
-    **_words("XACK XAUTOCLAIM XCLAIM XGROUP XREADGROUP MIGRATE FUNCTION PUBLISH SPUBLISH", _nothing),
+    **_words("XACK XAUTOCLAIM XCLAIM XREADGROUP MIGRATE FUNCTION PUBLISH SPUBLISH", _nothing),
 }
 """By name. A command that is not here is asked about."""
 

@@ -96,10 +96,10 @@ async def attach(
     Raises `LinkError` with a remedy, and `LinkLost`.
     """
     try:
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(ANSWER_SECONDS) as limit:
             reader, writer = await connect()
             try:
-                return await _attached(reader, writer, wanted, max_bytes, user, password)
+                return await _attached(reader, writer, wanted, max_bytes, user, password, limit)
             except BaseException:
                 writer.transport.abort()
                 raise
@@ -120,10 +120,11 @@ async def _attached(
     max_bytes: int,
     user: str | None,
     password: str | None,
+    limit: asyncio.Timeout,
 ) -> Link:
     async def ask(*words: str) -> bytes:
         writer.write(_command(*words))
-        return await _reply(reader, words[0], user)
+        return await _reply(reader, words[0], user, limit)
 
     if password is not None:
         await ask("AUTH", *([user] if user else []), password)
@@ -144,14 +145,14 @@ async def _attached(
         return Link(reader, writer, replace(place, lineage=lineage.after(place.lineage)), True, max_bytes)
     if kind != "FULLRESYNC" or len(rest) != 2:
         raise LinkError(f"PSYNC was answered with {answer!r}")
-    database = await _snapshot(reader, cluster)
+    database = await _snapshot(reader, cluster, limit)
     begin = Place(Lineage(((rest[0], 0),)).after(lineage), int(rest[1]), database)
     return Link(reader, writer, begin, False, max_bytes)
 
 
-async def _snapshot(reader: asyncio.StreamReader, cluster: bool) -> int:
+async def _snapshot(reader: asyncio.StreamReader, cluster: bool, limit: asyncio.Timeout) -> int:
     """Reads over the snapshot; the database of the stream behind it."""
-    header = await _line(reader)
+    header = await _line(reader, limit)
     if header.startswith(b"$EOF:") and len(header) == len("$EOF:") + _MARK_BYTES:
         data = await reader.readuntil(header[5:])
     elif header[:1] == b"$" and header[1:].isdigit() and int(header[1:]) <= _MOST_OF_A_SNAPSHOT:
@@ -164,14 +165,15 @@ async def _snapshot(reader: asyncio.StreamReader, cluster: bool) -> int:
         raise LinkError(str(error)) from error
 
 
-async def _line(reader: asyncio.StreamReader) -> bytes:
-    while not (line := (await reader.readuntil(b"\n")).rstrip(b"\r\n")):  # a sign of life
-        pass
+async def _line(reader: asyncio.StreamReader, limit: asyncio.Timeout) -> bytes:
+    while not (line := (await reader.readuntil(b"\n")).rstrip(b"\r\n")):
+        # A sign of life: the server waits for more replicas (`repl-diskless-sync-delay`), or for another snapshot.
+        limit.reschedule(asyncio.get_running_loop().time() + ANSWER_SECONDS)
     return line
 
 
-async def _reply(reader: asyncio.StreamReader, command: str, user: str | None) -> bytes:
-    line = await _line(reader)
+async def _reply(reader: asyncio.StreamReader, command: str, user: str | None, limit: asyncio.Timeout) -> bytes:
+    line = await _line(reader, limit)
     kind, text = line[:1], line[1:]
     if kind == b"$" and text.isdigit():
         return (await reader.readexactly(int(text) + 2))[:-2]
@@ -180,6 +182,12 @@ async def _reply(reader: asyncio.StreamReader, command: str, user: str | None) -
     if kind != b"-":
         raise LinkError(f"this is no Redis or Valkey server: {command} was answered with {line[:80]!r}")
     raise _refusal(command, text.decode(errors="replace"), user or "default")
+
+
+def refusal(what: str, error: object) -> DeelogError:
+    """What a question's error means: `LinkLost` where it ends by itself, else `LinkError`."""
+    kind = LinkLost if str(error).partition(" ")[0] in _LATER else LinkError
+    return kind(f"{what}: {error}")
 
 
 def _refusal(command: str, text: str, user: str) -> DeelogError:
@@ -194,7 +202,7 @@ def _refusal(command: str, text: str, user: str) -> DeelogError:
         case "NOPERM":
             return LinkError(
                 f"the user {user} may not {command}: ACL SETUSER {user} +psync +replconf +ping +info, and what "
-                f"docs/howto/redis-acl.md lists ({text})"
+                f"docs/redis.md lists ({text})"
             )
         case _ if command == "PSYNC" or "unknown command" in text:
             return LinkError(

@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 _RETRY_SECONDS: Final = 0.2
 _ROLE_SECONDS: Final = 0.1
 """How often the server is asked whether it is primary, and what its replicas have."""
-_ACK_SECONDS: Final = 1.0
-"""As Redis' own replicas do."""
+_ACK_SECONDS: Final = 0.5
+"""Redis' own replicas do it each second."""
 _STOP_SECONDS: Final = 30.0
 _LONGEST_PAUSE: Final = 30.0
 """Seconds between two warnings of a primary that is none any more."""
@@ -138,8 +138,15 @@ class RedisNode:
         if self._link is not None:
             await self._link.close()
             self._link = None
-        await self._client.connect()
-        lineage = told(fields(await self._client.ask_one(b"INFO", b"replication")))
+        client = Client(self.address)
+        try:
+            await client.connect()
+            await self._attach_by(client)
+        finally:
+            await client.close()
+
+    async def _attach_by(self, client: Client) -> None:
+        lineage = told(fields(await client.ask_one(b"INFO", b"replication")))
         tape = self._capture.tape
         wanted: Place | None = Place(tape.lineage, tape.offset, tape.database)
         if tape.offset > lineage.shared(tape.lineage):
@@ -148,7 +155,11 @@ class RedisNode:
         address = self.address
         link = await attach(address.connect, wanted, self._max_bytes, address.username, address.password)
         goes_on = link.continues and wanted is not None and wanted.lineage is tape.lineage
-        primary = reading.is_primary(await self._client.ask_one(b"ROLE"))
+        try:
+            primary = reading.is_primary(await client.ask_one(b"ROLE"))
+        except BaseException:
+            await link.close()
+            raise
         self._link = link
         if goes_on:
             self._capture.goes_on_as(link.place.lineage)
@@ -222,6 +233,7 @@ class RedisNode:
                     if not client.is_connected:
                         await client.connect()
                     role = await client.ask_one(b"ROLE")
+                    ends = b"shutdown_in_milliseconds" in await client.ask_one(b"INFO", b"server")
                 except LinkLost:
                     await client.close()
                     continue
@@ -237,7 +249,8 @@ class RedisNode:
                 now = self.clock.monotonic()
                 if now - acked_at >= _ACK_SECONDS:
                     acked_at = now
-                    self._link.acknowledge(0 if primary else self._capture.tape.offset)
+                    # A primary that ends waits for all that it takes for replicas.
+                    self._link.acknowledge(0 if primary and not ends else self._capture.tape.offset)
         finally:
             await client.close()
 
@@ -265,18 +278,14 @@ class RedisNode:
             await self._due.wait()
             self._due.clear()
             try:
+                if not self._client.is_connected:
+                    await self._client.connect()
                 await self._answer()
             except LinkLost as error:
                 log.info("%s", error)  # who follows the stream warns
+                await self._client.close()
                 await asyncio.sleep(_RETRY_SECONDS)
-                await self._reconnect()
                 self._due.set()
-
-    async def _reconnect(self) -> None:
-        try:
-            await self._client.connect()
-        except LinkLost:
-            return  # it is tried again
 
     async def _answer(self) -> None:
         capture = self._capture
@@ -315,7 +324,7 @@ class RedisNode:
     async def _read_rows(self, resets: dict[int, str]) -> None:
         capture = self._capture
         tape = capture.tape
-        found = await reading.keys_of(self._client, frozenset(resets), self._segments)
+        found = await reading.keys_of(self._client, frozenset(resets), self._segments, self._values)
         name, listed = await reading.place(self._client)
         self._check(tape, name)
         for segment, keys in found.items():

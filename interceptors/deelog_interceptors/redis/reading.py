@@ -14,7 +14,7 @@ import hiredis
 
 from deelog_interceptors.redis.client import Client, Reply
 from deelog_interceptors.redis.lineage import told
-from deelog_interceptors.redis.link import LinkError, fields
+from deelog_interceptors.redis.link import LinkLost, fields, refusal
 from deelog_interceptors.redis.segment_tape import Image
 from deelog_interceptors.redis.values import READS, Values
 from deelog_schemas.keys import segment_of
@@ -41,15 +41,14 @@ async def read(client: Client, keys: Sequence[bytes], values: Values) -> Read:
     """At most `MOST_KEYS` entries, all as of one offset. Raises `LinkLost`, `LinkError`."""
     looks = await client.ask([look for key in keys for look in ((b"TYPE", key), (b"MEMORY", b"USAGE", key))])
     kinds, sizes = looks[::2], looks[1::2]
-    commands: list[Sequence[bytes]] = [(b"MULTI",)]
+    commands: list[Sequence[bytes]] = []
     for key, kind, size in zip(keys, kinds, sizes, strict=True):
         for refused in (kind, size):
             if isinstance(refused, hiredis.ReplyError):
-                raise LinkError(f"the server does not say of what type and how large an entry is: {refused}")
+                raise refusal("the server does not say of what type and how large an entry is", refused)
         reads = None if (size or 0) > _OVERHEAD * values.most else READS.get(kind)
         commands += ((b"EXISTS", key) if reads is None else reads(key), (b"PEXPIRETIME", key))
-    answers = await client.ask([*commands, *_PLACE, (b"EXEC",)])
-    *replies, role, info = _executed(answers[-1])
+    *replies, role, info = await _together(client, commands)
     found, offset = Read(id_of(info)), offset_of(role)
     for number, key in enumerate(keys):
         kind, content, expiry = kinds[number], replies[2 * number], replies[2 * number + 1]
@@ -66,24 +65,34 @@ async def read(client: Client, keys: Sequence[bytes], values: Values) -> Read:
 
 async def place(client: Client) -> tuple[str, int]:
     """The replication id and the offset of the server's stream at this moment. Raises `LinkLost`, `LinkError`."""
-    answers = await client.ask([(b"MULTI",), *_PLACE, (b"EXEC",)])
-    role, info = _executed(answers[-1])
+    role, info = await _together(client, [])
     return id_of(info), offset_of(role)
 
 
-def _executed(reply: Reply) -> list[Reply]:
-    if not isinstance(reply, list):
-        raise LinkError(f"the server does not carry out reads in a transaction: {reply}")
-    return reply
+async def _together(client: Client, commands: Sequence[Sequence[bytes]]) -> list[Reply]:
+    """The replies to these reads and to `_PLACE`, all at one offset. Raises `LinkLost`, `LinkError`."""
+    answers = await client.ask([(b"MULTI",), *commands, *_PLACE, (b"EXEC",)])
+    executed = answers[-1]
+    if isinstance(executed, list):
+        return executed
+    errors = [answer for answer in answers if isinstance(answer, hiredis.ReplyError)]
+    if not str(errors[0]).startswith("OOM"):
+        raise refusal("the server does not carry out reads in a transaction", errors[0])
+    # Where its memory is used up a server queues nothing. What it then answers is at one offset if none changes.
+    before, *replies = await client.ask([_PLACE[0], *commands, *_PLACE])
+    if isinstance(before, hiredis.ReplyError) or before != replies[-2]:
+        raise LinkLost("the server has no memory left, and changes between reads")
+    return replies
 
 
-async def keys_of(client: Client, segments: frozenset[int], count: int) -> dict[int, list[bytes]]:
-    """The keys of these segments, of `count`: by SCAN, in one pass. Each that is there throughout is listed."""
+async def keys_of(client: Client, segments: frozenset[int], count: int, values: Values) -> dict[int, list[bytes]]:
+    """The keys of these segments, of `count`, that are captured: by SCAN, in one pass. Each that is there throughout
+    is listed."""
     found: dict[int, dict[bytes, None]] = {segment: {} for segment in segments}
     async for keys in _scanned(client):
         for key in keys:
             segment = segment_of(key, count)
-            if segment in segments:
+            if segment in segments and values.accepts(key):
                 found[segment][key] = None
     return {segment: list(keys) for segment, keys in found.items()}
 

@@ -60,7 +60,9 @@ class Tape:
         self.busy: set[int] = set()
         """Segments with changes that came since the caller last emptied this."""
         self.unknown: set[str] = set()
-        """Commands that are not known: what they changed is not here, so that every segment is to be sent anew."""
+        """Commands that are not known, since the caller last emptied this."""
+        self.gap = -1
+        """Behind the last of them: what it changed is not here, so that every segment is to be sent anew."""
         self.passed_over: int = 0
         """Changes of keys that are not captured: reserved, too long, or not text where text is written."""
         self._captured, self._values = captured, values
@@ -119,7 +121,7 @@ class Tape:
         anchor, (offset, sequence) = source.begin, source.end
         if offset <= known:  # what there was of the segment up to `low` is in Kafka, and so its last position's
             anchor = Anchor(max(offset, min(low, known)), sequence)
-        if not tape.begin <= anchor.offset <= known:
+        if not max(tape.begin, self.gap) <= anchor.offset <= known:
             return None
         return anchor, anchor.sequence + tape.number(anchor.offset, known)
 
@@ -129,7 +131,7 @@ class Tape:
         except CommandError:
             found = None
         if found is None:
-            self.unknown.add(repr(arguments[0])[:80])
+            self._unknown(repr(arguments[0])[:80], offset)
             return
         for number, change in enumerate(found):
             at = offset - (len(found) - 1 - number)
@@ -139,9 +141,15 @@ class Tape:
                         self._add(segment, TapedChange(at, Reason.CLEAR, b"", None, None, False, ts_us))
             elif isinstance(change, Swapped):
                 if self._captured in (change.one, change.other) and change.one != change.other:
-                    self.unknown.add("SWAPDB")
+                    self._unknown("SWAPDB", offset)
             else:
                 self._change(change, at, ts_us)
+
+    def _unknown(self, name: str, offset: int) -> None:
+        self.unknown.add(name)
+        self.gap = offset
+        # Nobody may begin behind it before each segment is there anew.
+        self._order += [_Entry(self.offset, self.database, number, offset) for number in range(len(self.segments))]
 
     def _change(self, change: Put | Removed | Touched, at: int, ts_us: int) -> None:
         key, expires_at, created, value = change.key, None, False, None

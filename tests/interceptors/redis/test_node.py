@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ async def content(server: Server) -> dict[str, str]:
     client = Client(Address("127.0.0.1", server.port))
     await client.connect()
     try:
-        listed = await reading.keys_of(client, frozenset({0}), 1)
+        listed = await reading.keys_of(client, frozenset({0}), 1, VALUES)
         found: dict[str, str] = {}
         for key in listed[0]:
             (image,) = (await reading.read(client, [key], VALUES)).images
@@ -286,5 +287,165 @@ def test_an_old_primary_that_lives_on_writes_nothing(live: LiveMemory, tmp_path:
             load(second, 3, 50)
             await caught_up(live, second)
             await two.stop()
+
+    run(live, work)
+
+
+@pytest.mark.parametrize("when", ["open", "closed", "reset"])
+def test_databases_that_are_swapped(live: LiveMemory, server: Server, when: str) -> None:
+    """Also while the connector is away, and while the rows of a reset are read."""
+
+    async def work() -> None:
+        load(server, 1)
+        server.ask("SELECT", "1")
+        server.ask("MSET", *(word for number in range(3000) for word in (f"o{number}", "v")))
+        server.ask("SELECT", "0")
+        node = await started(live, server)
+        if when != "reset":
+            await caught_up(live, server)
+        if when == "closed":
+            await node.abort()
+        server.ask("SWAPDB", "0", "1")
+        server.ask("SET", "one", "more")
+        if when == "closed":
+            node = await started(live, server)
+        await caught_up(live, server)
+        await node.stop()
+
+    run(live, work)
+
+
+def test_keys_that_are_not_captured_are_in_no_reset(live: LiveMemory, server: Server) -> None:
+    async def work() -> None:
+        keys = [b"\0deelog/x", b"\xff", b"k" * 990_000]
+        for key in keys:
+            server.ask("SET", key, "v")  # type: ignore[arg-type]
+        server.ask("SET", "k", "v")
+        node = await started(live, server)
+        await awaiting(lambda: set(derived(live.records(CACHE))[0]) == {b"k"}, 20, "the reset")
+        server.ask("XGROUP", "CREATE", "made", "g", "$", "MKSTREAM")
+        server.ask("XGROUP", "CREATE", "made", "h", "$")
+        await awaiting(lambda: set(derived(live.records(CACHE))[0]) == {b"k", b"made"}, 20, "the empty stream")
+        await node.stop()
+
+    run(live, work)
+
+
+def test_more_changes_than_the_tape_holds(live: LiveMemory, server: Server) -> None:
+    """What would free the tape lies behind what it holds: at the start, and where keys are read."""
+
+    async def work() -> None:
+        server.ask("CONFIG", "SET", "repl-backlog-size", "64mb")
+        node = await started(live, server, max_queue_size="500", max_batch_size="100")
+        await caught_up(live, server)
+        await node.abort()
+        pipeline = server.client.pipeline(transaction=False)
+        for turn in range(3000):
+            pipeline.incr(f"n{turn % 7}")
+            pipeline.set(f"s{turn}", "v")
+        pipeline.execute()
+        node = await started(live, server, max_queue_size="500", max_batch_size="100")
+        pipeline.execute()
+        for turn in range(3000):
+            pipeline.incr(f"n{turn % 7}")
+        pipeline.execute()
+        topic = await caught_up(live, server)
+        assert topic.resets.total() == 8
+        await node.stop()
+
+    run(live, work)
+
+
+def test_a_server_without_memory(live: LiveMemory, server: Server) -> None:
+    """It queues no command then, not even one that reads."""
+
+    async def work() -> None:
+        load(server, 1)
+        node = await started(live, server)
+        await caught_up(live, server)
+        server.ask("HSET", "h", *(word for number in range(100) for word in (f"f{number}", "v")))
+        await caught_up(live, server)
+        server.ask("CONFIG", "SET", "maxmemory", "1")
+        server.ask("HDEL", "h", "f1")
+        server.ask("EXPIRE", "h", "1000")
+        await caught_up(live, server)
+        server.ask("CONFIG", "SET", "maxmemory", "0")
+        await node.stop()
+
+    run(live, work)
+
+
+def test_a_server_that_is_busy(live: LiveMemory, server: Server) -> None:
+    async def work() -> None:
+        node = await started(live, server)
+        load(server, 1)
+        await caught_up(live, server)
+        server.ask("CONFIG", "SET", "busy-reply-threshold", "1")
+        script = "local t = redis.call('TIME')[1] + 2; while redis.call('TIME')[1] + 0 < t do end; return 1"
+        await asyncio.to_thread(server.ask, "EVAL", script, "0")
+        load(server, 2, 50)
+        await caught_up(live, server)
+        assert not node.failure.done()
+        await node.stop()
+
+    run(live, work)
+
+
+def test_links_that_break_while_much_is_read(live: LiveMemory, server: Server) -> None:
+    async def work() -> None:
+        node = await started(live, server)
+        fields = [word for number in range(3000) for word in (f"f{number}", "v" * 20)]
+        for key in "abcd":
+            server.ask("HSET", key, *fields)
+        for turn in range(40):
+            for key in "abcd":
+                server.ask("HSET", key, "f1", str(turn))
+            await asyncio.sleep(0.02)
+            if turn % 4 == 0:
+                server.ask("CLIENT", "KILL", "TYPE", "replica")
+        await caught_up(live, server)
+        assert not node.failure.done()
+        await node.stop()
+
+    run(live, work)
+
+
+def test_a_server_that_is_shut_down_does_not_wait_for_it(live: LiveMemory, server: Server) -> None:
+    async def work() -> None:
+        node = await started(live, server)
+        load(server, 1)
+        await caught_up(live, server)
+        began = time.monotonic()
+        server.process.terminate()
+        await asyncio.to_thread(server.process.wait, 30)
+        assert time.monotonic() - began < 5, "its shutdown-timeout is ten seconds"
+        await node.abort()
+
+    run(live, work)
+
+
+def test_a_stop_under_load_ends(live: LiveMemory, server: Server) -> None:
+    async def work() -> None:
+        node = await started(live, server)
+        load(server, 1, 100)
+        await caught_up(live, server)
+        writes = True
+
+        async def write() -> None:
+            turn = 0
+            while writes:
+                turn += 1
+                await asyncio.to_thread(load, server, turn, 5)
+
+        writing = asyncio.ensure_future(write())
+        began = time.monotonic()
+        await node.stop()
+        assert time.monotonic() - began < 15
+        writes = False
+        await writing
+        node = await started(live, server)
+        topic = await caught_up(live, server)
+        assert topic.resets.total() == 8
+        await node.stop()
 
     run(live, work)

@@ -108,7 +108,7 @@ def test_the_keys_of_segments(server: Server) -> None:
     server.ask("FLUSHALL")
     keys = {f"k{number}".encode() for number in range(3000)}
     server.ask("MSET", *(word for key in keys for word in (key.decode(), "v")))
-    found = asking(server, lambda client: reading.keys_of(client, frozenset({1, 3}), 4))
+    found = asking(server, lambda client: reading.keys_of(client, frozenset({1, 3}), 4, VALUES))
     assert found.keys() == {1, 3}
     for segment, listed in found.items():
         assert len(listed) == len(set(listed))
