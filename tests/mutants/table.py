@@ -2300,6 +2300,14 @@ STREAMS: Final = (
         because=NO_STREAM,
     ),
     Mutant(
+        "gap-forgotten-while-closed",
+        "",
+        "databases are swapped while a segment is taken over: it stays as it was before",
+        (Edit(TAPE, "if not max(tape.begin, self.gap) <= anchor.offset", "if not tape.begin <= anchor.offset"),),
+        detector="pytest tests/interceptors/redis/test_tape.py -k not_known_nothing",
+        because=NO_STREAM,
+    ),
+    Mutant(
         "another-owner-prunes",
         "prune-in-history",
         "what is written here is dropped by a position of somebody else's",

@@ -622,3 +622,45 @@ def test_who_was_promoted_after_this_server_supersedes_it() -> None:
     for epoch, source, expected in ((4, other, False), (5, other, True), (5, "", False), (5, "no JSON", False)):
         alone.sink.positions = {2: position(5, source=source)._replace(epoch=epoch)}
         assert alone.capture.is_superseded() is expected, (epoch, source)
+
+
+def test_a_gap_is_found_by_who_could_not_be_told() -> None:
+    alone = Alone().opened()
+    capture = alone.capture
+    capture.count(OF_A, 2, position(5))
+    capture.read_rows(OF_D, "r1")
+    capture.fed([([b"NEWLY", b"x"], 110), ([b"PING"], 120)], 1)
+    assert sorted(alone.sink.took("request_reset")) == [(s, UNKNOWN) for s in range(SEGMENTS) if s not in (OF_A, OF_D)]
+    capture.offset_is(120)
+    assert alone.sink.took("counted") == [(OF_A, 2, Counted(lost=LOST))]
+    capture.rows_read(OF_D, "r1", [], 120)
+    assert alone.sink.took("rows_read") == []
+    assert capture.segments_to_read() == [(OF_D, "r1")], "what was listed before it may be anything"
+    capture.rows_read(OF_D, "r1", [], 120)
+    assert alone.sink.took("rows_read") == [(OF_D, "r1", [])]
+
+
+def test_a_gap_between_the_count_and_the_decision() -> None:
+    alone = Alone()
+    alone.capture.count(OF_A, 1, position(5))
+    alone.capture.offset_is(100)
+    alone.capture.fed([([b"NEWLY", b"x"], 110)], 1)
+    alone.capture.decided(OF_A, 5)
+    assert alone.sink.took("request_reset") == [(OF_A, UNKNOWN)]
+
+
+def test_a_full_tape_that_waits_for_the_stream_is_read_on() -> None:
+    for begin in ("count", "rows", "images"):
+        alone = Alone().opened()
+        capture = alone.capture
+        capture.fed([([b"INCR", b"a"], offset) for offset in (110, 120, 130, 140)], 1)
+        assert capture.is_full()
+        if begin == "count":
+            capture.count(OF_D, 1, None)
+            assert not capture.is_full()
+            capture.offset_is(150)
+        elif begin == "rows":
+            capture.read_rows(OF_D, "r1")
+        else:
+            capture.images_read([(OF_A, Image(b"a", b"1", None, 150))])
+        assert not capture.is_full(), begin

@@ -152,3 +152,16 @@ def test_positions_prune_what_cannot_fork_before_them() -> None:
     assert [change.offset for change in tape.segments[OF_A].waiting] == [130]
     tape.position_read(OF_A, source((110, 5), (130, 7)))
     assert not tape.segments[OF_A].waiting
+
+
+def test_behind_a_command_that_is_not_known_nothing_is_counted() -> None:
+    tape = taped(*sets(110), ([b"NEWLY", b"a"], 120), *sets(130))
+    assert tape.gap == 120
+    assert tape.counted(OF_A, source((100, 5), (110, 6)), -1) is None
+    assert tape.counted(OF_A, source((100, 5), (110, 6)), 119) is None
+    assert tape.counted(OF_A, source((110, 6), (120, 6)), -1) == (Anchor(120, 6), 7)
+    tape.segments[OF_A].prune(Anchor(130, 2))
+    assert tape.low() == (110, 0), "the others are to be sent anew"
+    for segment in tape.segments:
+        segment.prune(Anchor(120, 1))
+    assert tape.low() == (130, 0)
