@@ -30,6 +30,8 @@ _REASONS: Final = {
     "signal": "somebody asked for it",
     "clear": "the cache was cleared",
     "unclean_election": "a node that was not in sync took over, since no owner in sync answered",
+    "stream_lost": "the server's stream could not be read from where Kafka's knowledge ends",
+    "unknown_command": "the server carried out a command of which it is not known what it changes",
 }
 """The meanings of reset reasons; docs/protocol.md has their causes."""
 

@@ -16,8 +16,11 @@ from deelog_interceptors.redis import reading
 from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.client import Client
 from deelog_interceptors.redis.node import RedisNode
+from deelog_interceptors.redis.source import decode_source
 from deelog_interceptors.redis.values import Values
 from deelog_schemas.config import Config, parse
+from deelog_schemas.positions import PositionState, decode_state
+from deelog_schemas.records import ON_POSITIONS
 from tests.interceptors.cachetools.reading import Topic, read
 from tests.interceptors.redis.servers import NAMES, Server, running
 from tests.support.memory import LiveMemory
@@ -112,14 +115,42 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     made.stop()
 
 
+NODES: list[RedisNode] = []
+"""Those of the test that runs."""
+
+
 def run(live: LiveMemory, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    live.run(work())
+    async def guarded() -> None:
+        try:
+            await work()
+        except BaseException:
+            for node in NODES:
+                await node.abort()
+            raise
+        finally:
+            NODES.clear()
+
+    live.run(guarded())
 
 
 async def started(live: LiveMemory, server: Server, **more: str) -> RedisNode:
     node = RedisNode(config_of(server, **more), live.port)
+    NODES.append(node)
     await node.start()
     return node
+
+
+async def known(live: LiveMemory, server: Server) -> None:
+    """Kafka is known to have all of the server's stream, by what positions say."""
+    offset = server.client.info("replication")["master_repl_offset"]
+
+    def low() -> int:
+        records = live.records(f"{CACHE}.positions", ON_POSITIONS)
+        states = [decode_state(r.key, r.value, r.header.kind).state for r in records]
+        sources = [decode_source(state.source) for state in states if isinstance(state, PositionState)]
+        return max(source.low for source in sources)
+
+    await awaiting(lambda: low() >= offset, 20, "a position that says so")
 
 
 def test_what_is_there_what_comes_and_what_came_meanwhile(live: LiveMemory, server: Server) -> None:
@@ -174,7 +205,8 @@ def test_the_replica_takes_over(live: LiveMemory, request: pytest.FixtureRequest
             second.ask("REPLICAOF", "127.0.0.1", str(first.port))
             await awaiting(lambda: second.client.info("replication")["master_link_status"] == "up", 20, "replica")
             load(first, 1)
-            nodes = [await started(live, one, node_id=f"redis-{n}") for n, one in enumerate((first, second))]
+            more = {"heartbeat_interval_ms": "100"}
+            nodes = [await started(live, one, node_id=f"redis-{n}", **more) for n, one in enumerate((first, second))]
             load(first, 2)
             await caught_up(live, first)
             for turn in range(4):
@@ -183,6 +215,7 @@ def test_the_replica_takes_over(live: LiveMemory, request: pytest.FixtureRequest
                 first.ask("REPLICAOF", "127.0.0.1", str(second.port))
                 load(second, 20 + turn, 200)
                 await caught_up(live, second)
+                await known(live, second)  # a server that follows may lose its backlog: then only that tells
                 first, second = second, first
             topic = await caught_up(live, first)
             assert topic.resets.total() == 8, topic.resets
