@@ -62,7 +62,6 @@ LIVENESS: Final = "interceptors/deelog_interceptors/grid/topology/liveness.py"
 CONTROLLER_SERVICE: Final = "interceptors/deelog_interceptors/grid/topology/controller_service.py"
 LEASE: Final = "interceptors/deelog_interceptors/grid/topology/lease.py"
 REGISTRY: Final = "interceptors/deelog_interceptors/grid/topology/registry.py"
-GRID_CLI: Final = "interceptors/deelog_interceptors/grid/cli.py"
 PROCESS: Final = "interceptors/deelog_interceptors/hosting/process.py"
 DIFF_JOB: Final = "spark/deelog_spark/diff_job.py"
 CONNECTION: Final = "interceptors/deelog_interceptors/grid/resp/connection.py"
@@ -2187,7 +2186,7 @@ TOPOLOGY: Final = (
         "replaced-and-back-again",
         "incarnation",
         "a node that was cut off starts anew behind the one that has replaced it, and ends that",
-        (Edit(GRID_CLI, "if running.serves:", "if False:"),),
+        (Edit(PROCESS, "if running.serves:", "if False:"),),
         detector="pytest tests/interceptors/grid/test_cli.py -k process_of_the_future",
         because=NO_PROGRAM,
     ),

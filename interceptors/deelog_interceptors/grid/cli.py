@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from deelog_connector.errors import NodeSuperseded
 from deelog_connector.metrics.shared_server import page
-from deelog_interceptors.hosting.process import behind, run, signalled
+from deelog_interceptors.hosting.process import restarting, run, signalled
 from deelog_schemas.config import Config, Role, load
 from deelog_schemas.errors import DeelogError
 
@@ -72,14 +71,7 @@ async def serve(config: Config) -> None:
     from deelog_interceptors.grid.node import Node
 
     stopped = signalled()  # once: a signal between two starts counts
-    running = Node(config)
-    while True:
-        try:
-            return await _serve(config, running, stopped)
-        except NodeSuperseded as error:
-            if running.serves:
-                raise
-            running = Node(config, after=behind(error, running.clock.time_ns()))
+    await restarting(lambda after: Node(config, after=after), lambda running: _serve(config, running, stopped))
 
 
 async def _serve(config: Config, running: Node, stopped: asyncio.Future[None]) -> None:

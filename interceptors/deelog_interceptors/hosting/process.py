@@ -6,9 +6,9 @@ import asyncio
 import errno
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from deelog_connector.errors import NodeSuperseded
 from deelog_connector.rest import served
@@ -26,6 +26,7 @@ _TRY_AGAIN: Final = frozenset(
 )
 """What accept(2) passes on of the network, and says is to be treated as EAGAIN. asyncio raises it out of a callback."""
 _OF_A_CALLBACK: Final = frozenset({"message", "exception", "handle", "source_traceback"})
+Start = TypeVar("Start", bound="Restartable")
 MetricsPage = Callable[[], tuple[bytes, str]]
 
 
@@ -59,6 +60,38 @@ def behind(error: NodeSuperseded, unix_ns: int) -> str:
         raise error
     log.warning("%s was started by a clock that is ahead of this one: this process starts behind it", error.by)
     return error.by
+
+
+class Clock(Protocol):
+    """What time it is."""
+
+    def time_ns(self) -> int:
+        """Unix nanoseconds."""
+
+
+class Restartable(Protocol):
+    """A process's cache that may have to be started again, behind a process whose clock is ahead."""
+
+    serves: bool
+    """Whether it has begun to serve: then it has been replaced, and ends."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+
+async def restarting(make: Callable[[str], Start], serve: Callable[[Start], Awaitable[None]]) -> None:
+    """Serves what `make` gives, which takes the process behind which it starts: empty at first.
+
+    Raises what `serve` raises, but for the `NodeSuperseded` of a start that is repeated.
+    """
+    running = make("")
+    while True:
+        try:
+            return await serve(running)
+        except NodeSuperseded as error:
+            if running.serves:
+                raise
+            running = make(behind(error, running.clock.time_ns()))
 
 
 def signalled() -> asyncio.Future[None]:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from deelog_connector.errors import NodeSuperseded
 from deelog_connector.metrics.shared_server import page
-from deelog_interceptors.hosting.process import behind, signalled
+from deelog_interceptors.hosting.process import restarting, signalled
 from deelog_interceptors.hosting.process import run as host
 from deelog_schemas.config import Config, Role, load
 from deelog_schemas.errors import ConfigError, DeelogError, FieldError
@@ -70,15 +69,8 @@ async def serve(config: Config) -> None:
     """Runs until a signal, a failure or the connector's end. Raises `DeelogError`."""
     from deelog_interceptors.redis.node import RedisNode
 
-    stopped = signalled()
-    running = RedisNode(config)
-    while True:
-        try:
-            return await _serve(config, running, stopped)
-        except NodeSuperseded as error:
-            if running.serves:
-                raise
-            running = RedisNode(config, after=behind(error, running.clock.time_ns()))
+    stopped = signalled()  # once: a signal between two starts counts
+    await restarting(lambda after: RedisNode(config, after=after), lambda running: _serve(config, running, stopped))
 
 
 async def _serve(config: Config, running: RedisNode, stopped: asyncio.Future[None]) -> None:

@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from deelog_connector.cache_side import StreamSink
 from deelog_interceptors.redis.source import Anchor
 from deelog_schemas.operation import OVERHEAD, Entry, Reason
 
@@ -44,29 +45,6 @@ class Image(NamedTuple):
     value: bytes | None
     expires_at: int | None
     offset: int
-
-
-class Sink(Protocol):
-    """What the tape needs of the connector's sink."""
-
-    def has_room(self, size: int) -> bool: ...
-
-    def last_sequence(self, segment: int) -> int: ...
-
-    def append(
-        self,
-        segment: int,
-        reason: str,
-        key: bytes,
-        value: bytes | None,
-        expires_at: int | None,
-        ts_us: int,
-        existed: bool,
-        *,
-        skipped: int = 0,
-    ) -> object: ...
-
-    def acked(self, segment: int, sequence: int) -> None: ...
 
 
 class _Told(NamedTuple):
@@ -226,7 +204,7 @@ class SegmentTape:
         if first is not None:
             self.touched[image.key] = touched[first:]
 
-    def hand_over(self, segment: int, acked: int, sink: Sink) -> int:
+    def hand_over(self, segment: int, acked: int, sink: StreamSink) -> int:
         """Hands over what can be told and is acknowledged up to that offset; returns how many changes.
 
         It stops before a change that is to be read, and where the op logs have no room.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
+from deelog_connector.cache_side import StreamSink
 from deelog_interceptors.redis.segment_tape import UNREAD, Image, SegmentTape, TapedChange
 from deelog_interceptors.redis.source import Anchor
 from deelog_schemas.operation import OVERHEAD, Reason
@@ -24,24 +27,18 @@ class Sink:
     def last_sequence(self, segment: int) -> int:
         return self.last
 
-    def append(
-        self,
-        segment: int,
-        reason: str,
-        key: bytes,
-        value: bytes | None,
-        expires_at: int | None,
-        ts_us: int,
-        existed: bool,
-        *,
-        skipped: int = 0,
-    ) -> None:
+    def append(self, segment: int, *change: Any, skipped: int = 0) -> None:
+        reason, key, value, expires_at, ts_us, existed = change
         assert (segment, ts_us) == (7, 5)
         self.last += 1 + skipped
         self.told.append((self.last, reason, key, value, expires_at, existed))
 
     def acked(self, segment: int, sequence: int) -> None:
         self.acknowledged = sequence
+
+
+def hand_over(tape: SegmentTape, acked: int, sink: Sink) -> int:
+    return tape.hand_over(7, acked, cast("StreamSink", sink))
 
 
 def put(offset: int, key: bytes = b"k", value: bytes = b"v", created: bool = False) -> TapedChange:
@@ -71,15 +68,15 @@ def opened(*changes: TapedChange) -> SegmentTape:
 
 def test_what_is_known_is_told_up_to_what_is_acknowledged() -> None:
     tape, sink = opened(put(10, created=True), remove(20), clear(30), put(40)), Sink()
-    assert tape.hand_over(7, 30, sink) == 3
+    assert hand_over(tape, 30, sink) == 3
     assert sink.told == [
         (1, "put", b"k", b"v", 99, False),
         (2, "remove", b"k", None, None, True),
         (3, "clear", b"", None, None, True),
     ]
     assert sink.acknowledged == 3
-    assert tape.hand_over(7, 39, sink) == 0
-    assert tape.hand_over(7, 40, sink) == 1
+    assert hand_over(tape, 39, sink) == 0
+    assert hand_over(tape, 40, sink) == 1
     assert [tape.offset_at(sequence) for sequence in range(5)] == [0, 10, 20, 30, 40]
 
 
@@ -98,18 +95,18 @@ def test_a_closed_tape_keeps_and_prunes() -> None:
 
 def test_a_change_without_a_value_waits_for_its_image() -> None:
     tape, sink = opened(touch(10, created=True), put(20, b"o")), Sink()
-    assert tape.hand_over(7, ALL, sink) == 0
+    assert hand_over(tape, ALL, sink) == 0
     assert tape.wanted() == [b"k"]
     tape.place(Image(b"k", b"image", 7, 25))
     assert tape.wanted() == []
-    assert tape.hand_over(7, ALL, sink) == 2
+    assert hand_over(tape, ALL, sink) == 2
     assert sink.told == [(1, "put", b"k", b"image", 7, False), (2, "put", b"o", b"v", 99, True)]
 
 
 def test_an_image_of_nothing_is_a_removal() -> None:
     tape, sink = opened(touch(10)), Sink()
     tape.place(Image(b"k", None, None, 10))
-    tape.hand_over(7, ALL, sink)
+    hand_over(tape, ALL, sink)
     assert sink.told == [(1, "remove", b"k", None, None, True)]
 
 
@@ -118,7 +115,7 @@ def test_an_image_stands_at_the_last_change_up_to_its_offset() -> None:
     tape, sink = opened(touch(10), put(20, value=b"set"), touch(30), put(35, b"o"), touch(40), touch(50)), Sink()
     tape.place(Image(b"k", b"at 45", None, 45))
     assert tape.wanted() == [b"k"]
-    assert tape.hand_over(7, ALL, sink) == 5
+    assert hand_over(tape, ALL, sink) == 5
     assert sink.told == [
         (2, "put", b"k", b"set", 99, True),
         (4, "put", b"o", b"v", 99, True),
@@ -130,7 +127,7 @@ def test_an_image_stands_at_the_last_change_up_to_its_offset() -> None:
     tape.prune(Anchor(40, 5))
     assert tape.later == {}
     tape.place(Image(b"k", b"at 50", None, 50))
-    tape.hand_over(7, ALL, sink)
+    hand_over(tape, ALL, sink)
     assert sink.told[-1] == (6, "put", b"k", b"at 50", None, True)
 
 
@@ -145,11 +142,11 @@ def test_an_image_from_before_says_nothing() -> None:
 def test_what_has_given_way_takes_its_sequence_even_where_the_next_one_waits() -> None:
     tape, sink = opened(touch(10), touch(15, b"o"), touch(20)), Sink()
     tape.place(Image(b"k", b"k", None, 20))
-    assert tape.hand_over(7, ALL, sink) == 1
+    assert hand_over(tape, ALL, sink) == 1
     assert sink.told == []
     assert sink.acknowledged == 0
     tape.place(Image(b"o", b"o", None, 22))
-    assert tape.hand_over(7, ALL, sink) == 2
+    assert hand_over(tape, ALL, sink) == 2
     assert [(told[0], told[2]) for told in sink.told] == [(2, b"o"), (3, b"k")]
     assert [tape.offset_at(sequence) for sequence in (1, 2, 3)] == [10, 15, 20]
 
@@ -157,7 +154,7 @@ def test_what_has_given_way_takes_its_sequence_even_where_the_next_one_waits() -
 def test_a_clear_tells_what_was_read_behind_it() -> None:
     tape, sink = opened(touch(10), clear(20), put(30)), Sink()
     tape.place(Image(b"k", None, None, 25))
-    assert tape.hand_over(7, ALL, sink) == 3
+    assert hand_over(tape, ALL, sink) == 3
     assert [told[:3] for told in sink.told] == [(2, "clear", b""), (3, "put", b"k")]
     assert tape.images == {}
 
@@ -165,18 +162,18 @@ def test_a_clear_tells_what_was_read_behind_it() -> None:
 def test_the_empty_key_is_no_clear() -> None:
     tape, sink = opened(touch(10, b""), clear(20), touch(30, b"")), Sink()
     tape.place(Image(b"", b"empty", None, 30))
-    assert tape.hand_over(7, ALL, sink) == 3
+    assert hand_over(tape, ALL, sink) == 3
     assert [told[:4] for told in sink.told] == [(2, "clear", b"", None), (3, "put", b"", b"empty")]
 
 
 def test_where_the_op_log_is_full_it_stops() -> None:
     change = put(10, b"key", b"value")
     tape, sink = opened(change, clear(20)), Sink(room=OVERHEAD + 7)
-    assert tape.hand_over(7, ALL, sink) == 0
+    assert hand_over(tape, ALL, sink) == 0
     sink.room = OVERHEAD + 8
-    assert tape.hand_over(7, ALL, sink) == 2
+    assert hand_over(tape, ALL, sink) == 2
     tape, sink = opened(clear(20)), Sink(room=OVERHEAD - 1)
-    assert tape.hand_over(7, ALL, sink) == 0
+    assert hand_over(tape, ALL, sink) == 0
 
 
 def test_it_opens_behind_what_kafka_has() -> None:
@@ -186,7 +183,7 @@ def test_it_opens_behind_what_kafka_has() -> None:
     tape.open(Anchor(10, 11), 12, {})
     assert tape.mark == Anchor(20, 12)
     tape.place(Image(b"k", b"v", None, 40))
-    tape.hand_over(7, ALL, sink)
+    hand_over(tape, ALL, sink)
     assert [told[0] for told in sink.told] == [14]
     with pytest.raises(AssertionError):
         tape.open(Anchor(10, 11), 10, {})
@@ -194,7 +191,7 @@ def test_it_opens_behind_what_kafka_has() -> None:
 
 def test_a_tape_that_is_closed_has_everything_again_but_corrections() -> None:
     tape, sink = opened(put(10), put(20, b"o")), Sink()
-    tape.hand_over(7, 10, sink)
+    hand_over(tape, 10, sink)
     tape.correct([b"w"])
     tape.close()
     assert [(change.offset, change.key) for change in tape.waiting] == [(10, b"k"), (20, b"o")]
@@ -207,7 +204,7 @@ def test_a_tape_that_is_closed_has_everything_again_but_corrections() -> None:
 
 def test_a_correction_is_told_first_and_by_an_image() -> None:
     tape, sink = opened(put(10)), Sink()
-    tape.hand_over(7, ALL, sink)
+    hand_over(tape, ALL, sink)
     tape.add(put(20, b"o"))
     tape.correct([b"w", b"o", b"gone"])
     assert sorted(tape.wanted()) == [b"gone", b"w"]
@@ -217,7 +214,7 @@ def test_a_correction_is_told_first_and_by_an_image() -> None:
     tape.touched = {key: [change._replace(ts_us=5) for change in some] for key, some in tape.touched.items()}
     tape.place(Image(b"w", b"true", None, 25))
     tape.place(Image(b"gone", None, None, 25))
-    tape.hand_over(7, ALL, sink)
+    hand_over(tape, ALL, sink)
     assert [told[1:4] for told in sink.told[1:]] == [
         ("correct", b"gone", None),
         ("correct", b"w", b"true"),
@@ -230,10 +227,10 @@ def test_a_correction_that_gives_way_makes_one_of_the_change() -> None:
     tape.correct([b"k"])
     tape.add(put(10))
     tape.place(Image(b"k", b"true", None, 12))
-    tape.hand_over(7, ALL, sink)
+    hand_over(tape, ALL, sink)
     assert [told[:4] for told in sink.told] == [(2, "correct", b"k", b"true")]
     tape.add(put(20))
-    tape.hand_over(7, ALL, sink)
+    hand_over(tape, ALL, sink)
     assert sink.told[-1][1] == "put"
 
 
@@ -247,7 +244,7 @@ def test_rows_are_ahead_of_changes_that_are_not_told_then() -> None:
     # The change at 110 is before any that the rows do not show: nobody counts it.
     assert tape.mark == Anchor(110, 5)
     assert tape.later == tape.rows == {b"a": 130}
-    tape.hand_over(7, ALL, sink)
+    hand_over(tape, ALL, sink)
     assert [(told[0], told[2], told[3]) for told in sink.told] == [(6, b"b", b"1"), (7, b"a", b"2"), (8, b"a", b"3")]
 
 
@@ -258,7 +255,7 @@ def test_changes_that_a_row_shows_give_way_to_the_last_of_them() -> None:
         tape.add(change)
     tape.take_rows([Image(b"a", b"2", 9, 135)], 100, 5)
     assert tape.mark == Anchor(100, 5)
-    tape.hand_over(7, ALL, sink)
+    hand_over(tape, ALL, sink)
     assert [(told[0], told[1], told[3]) for told in sink.told] == [(6, "clear", None), (8, "put", b"2")]
     assert tape.rows == {b"a": 130}, "until it is in Kafka"
     tape.prune(Anchor(130, 8))
@@ -271,7 +268,7 @@ def test_who_takes_over_knows_which_rows_are_ahead() -> None:
         tape.add(change)
     tape.open(Anchor(100, 5), 5, {b"a": 130, b"lost": 140})
     assert tape.rows == tape.later == {b"a": 130}
-    tape.hand_over(7, ALL, sink)
+    hand_over(tape, ALL, sink)
     assert [(told[0], told[3]) for told in sink.told] == [(6, b"v"), (8, b"2")]
 
 
