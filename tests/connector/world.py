@@ -379,12 +379,12 @@ class World:
             position = record.header.position
             if record.header.kind is Kind.READ and reader.open is None:
                 # A row of an incremental snapshot repeats the key's state, and hides nothing that follows.
-                key, entry = _entry(codec, record)
+                key, entry = entry_of(codec, record)
                 assert reader.entries.get(key) == entry, f"segment {segment}: {key!r} at {position}"
                 assert position >= reader.mark, f"segment {segment}: row at {position} behind {reader.mark}"
                 row = position
             assert record.header.kind is not Kind.CHANGE or reader.open or position > row, f"{position} behind {row}"
-            reader.apply(record, lambda r: _entry(codec, r))
+            reader.apply(record, lambda r: entry_of(codec, r))
         assert reader.repeats == 0, f"segment {segment}: {reader.repeats} positions were written twice"
         return reader
 
@@ -411,7 +411,7 @@ class World:
         return [r.header.kind.name for r in self.records(segment)]
 
 
-def _entry(codec: object, record: Record) -> tuple[bytes, Entry | None]:
+def entry_of(codec: object, record: Record) -> tuple[bytes, Entry | None]:
     assert isinstance(codec, JsonCodec)
     key = codec.decode_key(record.key)
     return key, None if record.value is None else codec.decode_value(record.value).after

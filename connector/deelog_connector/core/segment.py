@@ -293,6 +293,7 @@ class Segment:
             self.history = ()
             self.log.restart(1)
             self.wrong.clear()
+            self.corrected_at = 0
         self.history = opened(self.history, epoch)
         self.owed = must_reset or self.owed or self.aborted_reset or requested
         self.reset, self.recheck, self.release_wanted, self.promoted_at = None, False, False, None

@@ -210,10 +210,14 @@ def test_nothing_is_renewed_or_released_before_the_stream_has_heard(world: Strea
 
 def test_one_that_is_promoted_again_counts_again(world: StreamWorld) -> None:
     node = written(world)
+    segment = next(s for s in node.core.primaries() if s.number == SEGMENT)
+    segment.corrected_at, segment.wrong = 9, {OTHER}
     node.core.append(SEGMENT, Reason.PUT, KEY, b"lost", None, 1, True)  # not acknowledged: it is on the tape
     again, asked = world.takes("n0", 5)
     assert again is node
     assert node.core.history(SEGMENT) == ((5, 0),)
+    segment = next(s for s in node.core.primaries() if s.number == SEGMENT)
+    assert (segment.corrected_at, segment.wrong) == (0, set()), "what was corrected is another epoch's"
     node.core.counted(SEGMENT, asked.generation, Counted(((1, 3),), 4))
     assert node.next() == Decided(SEGMENT, 3)
     node.core.resumed(SEGMENT)

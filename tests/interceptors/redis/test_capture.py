@@ -25,7 +25,7 @@ from deelog_schemas.header import Kind
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import Entry, Reason
 from deelog_schemas.positions import PositionState
-from tests.connector.world import SEGMENTS, Node, World, _entry
+from tests.connector.world import SEGMENTS, Node, World, entry_of
 from tests.interceptors.redis.model import KEYS, Plain, Server
 
 
@@ -257,7 +257,7 @@ class StreamWorld(World):
         codec = self.nodes["n0"].encoder._codec
         for record in self.records(segment):
             if record.header.kind in (Kind.CHANGE, Kind.READ):
-                key, entry = _entry(codec, record)
+                key, entry = entry_of(codec, record)
                 if entry is not None:
                     found.append((key, entry.value))
         return found
