@@ -273,7 +273,7 @@ def sets(server: Server, segment: int, behind: int) -> list[tuple[bytes, bytes]]
 
 
 @pytest.mark.parametrize("acks_all", [True, False])
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 30))])
 def test_kafka_becomes_what_the_primary_has(seed: int, acks_all: bool) -> None:
     for part in range(3):
         world = StreamWorld(100 * seed + part, acks_all)

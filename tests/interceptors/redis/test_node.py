@@ -22,7 +22,7 @@ from deelog_schemas.config import Config, parse
 from deelog_schemas.positions import PositionState, decode_state
 from deelog_schemas.records import ON_POSITIONS
 from tests.interceptors.cachetools.reading import Topic, read
-from tests.interceptors.redis.servers import NAMES, Server, running
+from tests.interceptors.redis.servers import Server, running
 from tests.support.memory import LiveMemory
 from tests.support.topics import derived
 from tests.support.waiting import awaiting
@@ -108,7 +108,7 @@ def load(server: Server, seed: int, number: int = 300) -> None:
         server.ask(*chance.choice(commands))
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=["valkey", pytest.param("redis", marks=pytest.mark.slow)])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     made = Server(request.param, tmp_path / "server")
     yield made
@@ -201,7 +201,7 @@ def test_a_connector_that_is_killed_goes_on_where_kafka_ends(live: LiveMemory, s
 
 def test_the_replica_takes_over(live: LiveMemory, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     async def work() -> None:
-        with running("redis", tmp_path / "a") as first, running("redis", tmp_path / "b") as second:
+        with running("valkey", tmp_path / "a") as first, running("valkey", tmp_path / "b") as second:
             second.ask("REPLICAOF", "127.0.0.1", str(first.port))
             await awaiting(lambda: second.client.info("replication")["master_link_status"] == "up", 20, "replica")
             load(first, 1)
@@ -253,7 +253,7 @@ class Way:
 @pytest.mark.parametrize("acks", ["all", "1"])
 def test_a_failover_that_loses_writes(live: LiveMemory, tmp_path: Path, acks: str) -> None:
     async def work() -> None:
-        with running("redis", tmp_path / "a") as first, running("redis", tmp_path / "b") as second:
+        with running("valkey", tmp_path / "a") as first, running("valkey", tmp_path / "b") as second:
             async with Way().to(first) as way:
                 second.ask("REPLICAOF", "127.0.0.1", str(way.port))
                 await awaiting(lambda: second.client.info("replication")["master_link_status"] == "up", 20, "replica")
@@ -300,7 +300,7 @@ def test_a_server_that_comes_back_empty(live: LiveMemory, server: Server) -> Non
 
 def test_an_old_primary_that_lives_on_writes_nothing(live: LiveMemory, tmp_path: Path) -> None:
     async def work() -> None:
-        with running("redis", tmp_path / "a") as first, running("redis", tmp_path / "b") as second:
+        with running("valkey", tmp_path / "a") as first, running("valkey", tmp_path / "b") as second:
             second.ask("REPLICAOF", "127.0.0.1", str(first.port))
             await awaiting(lambda: second.client.info("replication")["master_link_status"] == "up", 20, "replica")
             one = await started(live, first, node_id="redis-1", heartbeat_interval_ms="500")
