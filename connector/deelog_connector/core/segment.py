@@ -290,10 +290,9 @@ class Segment:
         self.epoch, self.acked, self.replicated, self.generation = epoch, 0, 0, self.generation + 1
         self.uncounted = self.undecided = is_stream
         if is_stream:
-            self.history = ()
+            self.history, self.written, self.corrected_at = (), None, 0
             self.log.restart(1)
             self.wrong.clear()
-            self.corrected_at = 0
         self.history = opened(self.history, epoch)
         self.owed = must_reset or self.owed or self.aborted_reset or requested
         self.reset, self.recheck, self.release_wanted, self.promoted_at = None, False, False, None

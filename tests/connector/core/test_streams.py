@@ -227,6 +227,25 @@ def test_one_that_is_promoted_again_counts_again(world: StreamWorld) -> None:
     assert [r.header.position for r in world.records(SEGMENT) if r.header.kind is Kind.CHANGE][-1] == (5, 4)
 
 
+def test_a_stream_that_begins_anew_below_what_was_written_is_drained(world: StreamWorld) -> None:
+    node = written(world)
+    again, asked = world.takes("n0", 5)
+    assert again is node
+    node.core.counted(SEGMENT, asked.generation, Counted(lost="gone"))
+    assert node.next() == Decided(SEGMENT, None)
+    node.core.resumed(SEGMENT)
+    rows = node.next()
+    assert isinstance(rows, ReadRows)
+    node.core.rows_read(SEGMENT, rows.reset_id, [])
+    world.rest()
+    assert node.position()[:2] == (5, 0)
+    assert node.core.written(SEGMENT) == 0
+    assert node.core.unwritten() == 0
+    node.core.release(SEGMENT)
+    world.rest()
+    assert node.core.phase(SEGMENT) == "released"
+
+
 def test_what_a_takeover_is_not_any_more_is_told_to_nobody(world: StreamWorld) -> None:
     written(world).alive = False
     node, asked = world.takes("n1", 2)
