@@ -248,6 +248,12 @@ class StreamWorld(World):
             if node.hanging is not None:
                 node.finish()
         self.settle(steps=2000)
+        core = self.nodes[f"n{int(self.primary_server)}"].core
+        assert core.unwritten() == 0
+        for segment in range(SEGMENTS):
+            core.release(segment)
+        self.settle(steps=200)
+        assert self.phases() == ["released"] * SEGMENTS
         for segment in range(SEGMENTS):
             self.primary[segment] = self.nodes[f"n{int(self.primary_server)}"]
 
