@@ -42,7 +42,6 @@ class Server:
     def _start(self) -> None:
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
-        self.client = redis.Redis(HOST, self.port, password=self._password, single_connection_client=True)
         waiting(self._answers, 10, "the server")
 
     def restart(self) -> None:
@@ -51,7 +50,8 @@ class Server:
         self._start()
 
     def _answers(self) -> bool:
-        try:
+        try:  # earlier releases connect at once
+            self.client = redis.Redis(HOST, self.port, password=self._password, single_connection_client=True)
             return bool(self.client.ping())
         except redis.exceptions.ConnectionError:
             assert self.process.poll() is None, "it ended"
