@@ -42,7 +42,11 @@ class Server:
     def _start(self) -> None:
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
-        waiting(self._answers, 10, "the server")
+        try:
+            waiting(self._answers, 10, "the server")
+        except BaseException:
+            self.process.kill()
+            raise
 
     def restart(self) -> None:
         """Kills the server, and starts it again."""
