@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -158,29 +158,21 @@ class Capture(StreamSide):
 
     def resumes_at(self, lineage: Lineage) -> tuple[int, int] | None:
         """Up to where Kafka has all of that server's stream, and in which database it goes on; None: of no place."""
-        found: list[tuple[int, int]] = []
-        for segment in range(len(self.tape.segments)):
-            position = self.sink.position(segment)
-            try:
-                source = decode_source(position.source) if position is not None else None
-            except RecordError:
-                continue
-            if source is not None and source.low <= lineage.end_of(source.id):
-                found.append((source.low, source.database))
-        return max(found, default=None)
+        sources = [source for _, source in self._positions() if source.low <= lineage.end_of(source.id)]
+        return max(((source.low, source.database) for source in sources), default=None)
 
     def is_superseded(self) -> bool:
         """Whether somebody writes in a later epoch whose server's stream is none that this one knows of."""
+        later = [source for epoch, source in self._positions() if epoch > self._epoch]
+        return any(self.tape.lineage.end_of(source.id) < 0 for source in later)
+
+    def _positions(self) -> Iterator[tuple[int, Source]]:
+        """Epoch and source of the last position of each segment that has one of a stream."""
         for segment in range(len(self.tape.segments)):
             position = self.sink.position(segment)
-            if position is None or position.epoch <= self._epoch:
-                continue
-            try:
-                if self.tape.lineage.end_of(decode_source(position.source).id) < 0:
-                    return True
-            except RecordError:
-                continue
-        return False
+            source = _source_of(position)
+            if position is not None and source is not None:
+                yield position.epoch, source
 
     def promote(self, must_reset: str | None = None) -> None:
         """The server is primary: its segments are claimed, in a new epoch."""
@@ -226,8 +218,8 @@ class Capture(StreamSide):
         asked = [each for each in self._asked if each[0] <= tape.offset]
         if asked:
             low, _ = self.resumes_at(tape.lineage) or (-1, 0)
-            for offset, question in asked:
-                self._asked.remove((offset, question))
+            self._asked = [each for each in self._asked if each[0] > tape.offset]
+            for _, question in asked:
                 self._answer(question, low)
         for segment, reset in list(self._resets.items()):
             if reset.images is not None and reset.offset <= upto:
@@ -248,19 +240,14 @@ class Capture(StreamSide):
         self.outranked = False
 
     def _answer(self, question: _Counting, low: int) -> None:
-        segment, position = question.segment, question.position
-        counted, source, anchor = Counted(), None, Anchor(self.tape.segments[segment].begin, 0)
-        if position is not None:
-            try:
-                source = decode_source(position.source)
-                found = self.tape.counted(segment, source, low)
-            except RecordError:
-                found = None
-            if found is None or source is None:
-                counted = Counted(lost=LOST)
-            else:
-                anchor, last = found
-                counted = Counted((*source.past, (position.epoch, last)), anchor.sequence + 1)
+        segment, position, source = question.segment, question.position, _source_of(question.position)
+        counted, anchor = Counted(), Anchor(self.tape.segments[segment].begin, 0)
+        found = None if source is None else self.tape.counted(segment, source, low)
+        if position is not None and source is not None and found is not None:
+            anchor, last = found
+            counted = Counted((*source.past, (position.epoch, last)), anchor.sequence + 1)
+        elif position is not None:
+            counted = Counted(lost=LOST)
         self._counted[segment] = anchor, source
         self.sink.counted(segment, question.generation, counted)
 
@@ -320,10 +307,8 @@ class Capture(StreamSide):
             self.changed()
 
     def position_read(self, segment: int, state: PositionState) -> None:
-        tape = self.tape.segments[segment]
-        try:
-            source = decode_source(state.source)
-        except RecordError:
+        tape, source = self.tape.segments[segment], _source_of(state)
+        if source is None:
             return  # it is looked at when the segment is taken over
         if not tape.is_open:
             self.tape.position_read(segment, source)
@@ -339,3 +324,13 @@ class Capture(StreamSide):
         self.tape.segments[segment].close()
         self._resets.pop(segment, None)
         self.outranked = True
+
+
+def _source_of(position: PositionState | None) -> Source | None:
+    """What a position says of a stream; None where it says nothing of one."""
+    if position is None:
+        return None
+    try:
+        return decode_source(position.source)
+    except RecordError:
+        return None
