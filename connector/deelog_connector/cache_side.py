@@ -155,6 +155,9 @@ class StreamSink(CaptureSink, Protocol):
     def demote(self, segment: int) -> None:
         """The cache that this process reads is no primary of the segment any more."""
 
+    def release(self, segment: int) -> None:
+        """Gives the segment up once all of it is written; `StreamSide.released` follows."""
+
 
 class ReplicaSink(CaptureSink, Protocol):
     """What a cache with copies on several nodes needs besides."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from deelog_connector.cache_side import Counted, History, StreamSide, StreamSink
@@ -18,6 +19,7 @@ from deelog_interceptors.redis.segment_tape import Image
 from deelog_interceptors.redis.source import Anchor, Source, decode_source, encode_source
 from deelog_interceptors.redis.stream import Arguments
 from deelog_interceptors.redis.tape import Tape
+from deelog_interceptors.redis.view import View, alone
 from deelog_schemas.errors import RecordError
 from deelog_schemas.positions import PositionState
 
@@ -55,7 +57,8 @@ class _Reset:
 class Capture(StreamSide):
     """See the module. `sink` is the connector's; `member` its member.
 
-    `changed` is called where changes do not wait for Kafka any longer, and where something is to be read.
+    `changed` is called where changes do not wait for Kafka any longer, and where something is to be read: call
+    `progress`, and see what that is.
     """
 
     sink: StreamSink
@@ -64,10 +67,17 @@ class Capture(StreamSide):
         self._member, self.changed = member, changed
         self._epoch = 0
         self.tape = tape
+        self._view = alone(False, len(tape.segments))
+        self._is_new = True
+        """Whether nothing was claimed with this tape."""
+        self._epochs: dict[int, int] = {}
+        """Of the segments that were claimed."""
+        self._released: set[int] = set()
+        """Segments that move."""
         self.acked = 0
         """The offset up to which every replica that counts has the stream."""
-        self.outranked = False
-        """Whether somebody else has claimed a segment since the last `promote` or `demote`."""
+        self.outranked: set[int] = set()
+        """Segments that are this server's by its view, and that somebody else has claimed since."""
         self._counting: list[_Counting] = []
         self._asked: list[tuple[int, _Counting]] = []
         """With the offset that the stream must be read to."""
@@ -102,14 +112,20 @@ class Capture(StreamSide):
         self._reading.update(found)
         return found
 
-    def segments_to_read(self) -> list[tuple[int, str]]:
+    def segments_to_read(self, limit: int) -> dict[int, str]:
         """Segments of which all keys are to be listed and read, with the id of the reset, for `rows_read`."""
-        return [(segment, reset.reset_id) for segment, reset in self._resets.items() if reset.images is None]
+        unread = ((segment, reset.reset_id) for segment, reset in self._resets.items() if reset.images is None)
+        return dict(islice(unread, limit))
+
+    def wants_rows(self, segment: int, reset_id: str) -> bool:
+        """Whether they are still to be read."""
+        reset = self._resets.get(segment)
+        return reset is not None and reset.reset_id == reset_id
 
     def waits(self, offset: int) -> bool:
         """Whether something up to that offset that is this connector's to write is not known to be in Kafka."""
         writes = any(tape.is_open for tape in self.tape.segments)
-        return bool(self._resets) or (writes and self.tape.low()[0] < offset)
+        return bool(self._resets) or (writes and self.tape.waits(offset))
 
     def is_full(self) -> bool:
         """Whether the stream is not to be read on: too much waits for Kafka, and nothing for the stream itself."""
@@ -146,8 +162,8 @@ class Capture(StreamSide):
 
     def rows_read(self, segment: int, reset_id: str, images: list[Image], listed: int) -> None:
         """All entries of a segment that was to be read. Its keys were listed before the server was at `listed`."""
-        reset = self._resets.get(segment)
-        if reset is not None and reset.reset_id == reset_id:
+        if self.wants_rows(segment, reset_id):
+            reset = self._resets[segment]
             reset.images, reset.listed = images, listed
         self.progress()
 
@@ -156,38 +172,59 @@ class Capture(StreamSide):
         self.acked = max(self.acked, offset)
         self.progress()
 
-    def resumes_at(self, lineage: Lineage) -> tuple[int, int] | None:
-        """Up to where Kafka has all of that server's stream, and in which database it goes on; None: of no place."""
-        sources = [source for _, source in self._positions() if source.low <= lineage.end_of(source.id)]
-        return max(((source.low, source.database) for source in sources), default=None)
+    def resumes_at(self, lineage: Lineage, view: View, oldest: int = 0) -> tuple[int, int] | None:
+        """Up to where Kafka has all of that server's stream, and in which database it goes on; None: of no place.
+
+        The server has the stream from `oldest` on, a replica of it may have less.
+        """
+        sources = self._sources(lineage, view.writes | view.follows)
+        low = _low(sources, view.rank)
+        places = [low if source.rank == view.rank else (source.low, source.database) for source in sources.values()]
+        return min((place for place in places if place[0] >= oldest), default=None)
 
     def is_superseded(self) -> bool:
-        """Whether somebody writes in a later epoch whose server's stream is none that this one knows of."""
-        later = [source for epoch, source in self._positions() if epoch > self._epoch]
-        return any(self.tape.lineage.end_of(source.id) < 0 for source in later)
+        """Whether another server is primary of a segment that was claimed by somebody else, by a later view.
 
-    def _positions(self) -> Iterator[tuple[int, Source]]:
-        """Epoch and source of the last position of each segment that has one of a stream."""
-        for segment in range(len(self.tape.segments)):
+        It writes in a later epoch, with a higher rank. Without ranks, its stream is none that this one knows of.
+        """
+        for segment in self.outranked:
             position = self.sink.position(segment)
             source = _source_of(position)
-            if position is not None and source is not None:
-                yield position.epoch, source
+            if position is None or source is None or position.epoch <= self._epochs[segment]:
+                continue
+            if source.rank > self._view.rank:
+                return True
+            if source.rank == self._view.rank and self.tape.lineage.end_of(source.id) < 0:
+                return True
+        return False
 
-    def promote(self, must_reset: str | None = None) -> None:
-        """The server is primary: its segments are claimed, in a new epoch."""
-        self._epoch = max(self._epoch, self.sink.highest_claim()) + 1
-        self._forget()
-        for segment, tape in enumerate(self.tape.segments):
-            tape.close()
-            self.sink.promote(segment, self._epoch, must_reset)
+    def _sources(self, lineage: Lineage, segments: Iterable[int]) -> dict[int, Source]:
+        """By segment the source of its last position, where that is of this lineage."""
+        found = ((segment, _source_of(self.sink.position(segment))) for segment in segments)
+        return {n: source for n, source in found if source is not None and source.low <= lineage.end_of(source.id)}
 
-    def demote(self) -> None:
-        """The server is a replica: what it has is only kept."""
-        self._forget()
-        for segment, tape in enumerate(self.tape.segments):
-            tape.close()
+    def take(self, view: View, again: Set[int] = frozenset()) -> None:
+        """Whose segments are. Those that have become this server's, and those of `again`, are claimed anew."""
+        tapes, before = self.tape.segments, self._view.writes
+        claimed = view.writes if self._is_new else view.writes - (before - again)
+        # Who gets them then needs to fence nobody. What is not written of them, and what comes, is sent anew.
+        released = {segment for segment in before & view.moving if tapes[segment].is_open and not self._is_new}
+        lost = (before | self._released) - view.writes - view.moving | (before & view.moving) - released
+        self._released = (self._released & view.moving) | released
+        self.tape.view_is(view)
+        self._view, self._is_new = view, False
+        self._forget(lost | released | claimed)
+        for segment in released:
+            self.sink.release(segment)
+        for segment in lost:
+            tapes[segment].close()
             self.sink.demote(segment)
+        if claimed:
+            self._epoch = max(self._epoch, self.sink.highest_claim()) + 1
+        for segment in sorted(claimed):
+            tapes[segment].close()
+            self._epochs[segment] = self._epoch
+            self.sink.promote(segment, self._epoch)
 
     def goes_on_as(self, lineage: Lineage) -> None:
         """The stream goes on from where the tape ends, perhaps as another one: what was read of it beyond is void."""
@@ -203,8 +240,8 @@ class Capture(StreamSide):
         tape.lineage = lineage
 
     def replaced(self, tape: Tape) -> None:
-        """Another tape. `promote` or `demote` follows."""
-        self.tape, self.acked = tape, 0
+        """Another tape. `take` follows."""
+        self.tape, self.acked, self._is_new = tape, 0, True
 
     def progress(self) -> None:
         """Hands over and answers all that can be."""
@@ -217,32 +254,43 @@ class Capture(StreamSide):
             tape.busy.add(segment)
         asked = [each for each in self._asked if each[0] <= tape.offset]
         if asked:
-            low, _ = self.resumes_at(tape.lineage) or (-1, 0)
+            rank = self._view.rank
+            low, _ = _low(self._sources(tape.lineage, self._view.writes), rank)
             self._asked = [each for each in self._asked if each[0] > tape.offset]
             for _, question in asked:
-                self._answer(question, low)
+                self._answer(question, low, rank)
         for segment, reset in list(self._resets.items()):
             if reset.images is not None and reset.offset <= upto:
                 self._send_rows(segment, reset)
         for segment in list(tape.busy):
             one = tape.segments[segment]
-            if one.is_open:
+            writes = one.is_open and one.is_kept
+            if writes:
                 one.hand_over(segment, upto, self.sink)
                 if one.touched:
                     self._wanting.add(segment)
-            if not one.is_open or not one.waiting or one.waiting[0].key in one.touched:
+            if not writes or not one.waiting or one.waiting[0].key in one.touched:
                 tape.busy.discard(segment)
 
-    def _forget(self) -> None:
-        for kept in (self._counting, self._asked, self._counted, self._resets, self._images, self._reading):
-            kept.clear()
-        self._wanting.clear()
-        self.outranked = False
+    def _forget(self, segments: Set[int]) -> None:
+        """What was asked of these segments."""
+        self._counting = [question for question in self._counting if question.segment not in segments]
+        self._asked = [each for each in self._asked if each[1].segment not in segments]
+        self._images = deque(each for each in self._images if each[0] not in segments)
+        self._reading = {place for place in self._reading if place[0] not in segments}
+        for segment in segments:
+            self._counted.pop(segment, None)
+            self._resets.pop(segment, None)
+        self._wanting -= segments
+        self.outranked -= segments
 
-    def _answer(self, question: _Counting, low: int) -> None:
+    def _answer(self, question: _Counting, low: int, rank: int) -> None:
+        """`low`: up to there Kafka has all of the segments that this server was primary of by a view of that rank."""
         segment, position, source = question.segment, question.position, _source_of(question.position)
         counted, anchor = Counted(), Anchor(self.tape.segments[segment].begin, 0)
-        found = None if source is None else self.tape.counted(segment, source, low)
+        found = None
+        if source is not None:  # with another rank the segment may have been another's since
+            found = self.tape.counted(segment, source, low if source.rank == rank else source.low)
         if position is not None and source is not None and found is not None:
             anchor, last = found
             counted = Counted((*source.past, (position.epoch, last)), anchor.sequence + 1)
@@ -307,15 +355,16 @@ class Capture(StreamSide):
             self.changed()
 
     def position_read(self, segment: int, state: PositionState) -> None:
-        tape, source = self.tape.segments[segment], _source_of(state)
+        tape = self.tape.segments[segment]
+        source = _source_of(state) if tape.is_kept else None
         if source is None:
             return  # it is looked at when the segment is taken over
         if not tape.is_open:
             self.tape.position_read(segment, source)
         elif state.member == self._member:
-            tape.prune(source.end)
-        self.progress()
-        self.changed()
+            self.tape.written(segment, source)
+        self.tape.busy.add(segment)
+        self.changed()  # for one `progress`: as many come as there are segments
 
     def released(self, segment: int) -> None:
         self.tape.segments[segment].close()
@@ -323,7 +372,13 @@ class Capture(StreamSide):
     def stepped_down(self, segment: int, reason: str) -> None:
         self.tape.segments[segment].close()
         self._resets.pop(segment, None)
-        self.outranked = True
+        self.outranked.add(segment)
+
+
+def _low(sources: Mapping[int, Source], rank: int) -> tuple[int, int]:
+    """Up to where all is in Kafka, and the database of the command behind it, by positions of that rank."""
+    lows = ((source.low, source.database) for source in sources.values() if source.rank == rank)
+    return max(lows, default=(-1, 0))
 
 
 def _source_of(position: PositionState | None) -> Source | None:

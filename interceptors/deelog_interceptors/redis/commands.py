@@ -235,7 +235,8 @@ COMMANDS: Final[Mapping[bytes | Omitted, Rule]] = {
     b"SWAPDB": _swapped,
     b"PFCOUNT": _all,  # what it has counted is kept in the value
     # What a group has read is no part of a stream's value; what MIGRATE takes away comes as DEL.
-    **_words("XACK XAUTOCLAIM XCLAIM XREADGROUP MIGRATE FUNCTION PUBLISH SPUBLISH", _nothing),
+    # Valkey tells its replicas of slots that move; whose they are is seen elsewhere (`view.py`).
+    **_words("XACK XAUTOCLAIM XCLAIM XREADGROUP MIGRATE FUNCTION PUBLISH SPUBLISH CLUSTER", _nothing),
 }
 """By name. A command that is not here is asked about."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Final
 
 from deelog_connector.kafka.librdkafka import Librdkafka
@@ -16,14 +16,16 @@ from deelog_connector.runtime import Connector, Lifecycle
 from deelog_interceptors.redis import reading
 from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.capture import Capture
-from deelog_interceptors.redis.client import Client
+from deelog_interceptors.redis.client import Client, Reply
 from deelog_interceptors.redis.lineage import Lineage, told
 from deelog_interceptors.redis.link import Link, LinkError, LinkLost, Place, attach, fields
 from deelog_interceptors.redis.segment_tape import Image
 from deelog_interceptors.redis.stream import StreamError
 from deelog_interceptors.redis.tape import Tape
 from deelog_interceptors.redis.values import Values
+from deelog_interceptors.redis.view import View
 from deelog_schemas.config import Config
+from deelog_schemas.keys import SLOTS
 from deelog_schemas.member import Member
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,8 @@ _ACK_SECONDS: Final = 0.5
 _STOP_SECONDS: Final = 30.0
 _LONGEST_PAUSE: Final = 30.0
 """Seconds between two warnings of a primary that is none any more."""
+_MOST_SLOTS: Final = 256
+"""Of which the keys are listed at once: they are in memory meanwhile."""
 _NOWHERE: Final = Lineage((("", 0),))
 
 
@@ -60,7 +64,8 @@ class RedisNode:
         """Whether it has read of the server."""
         self._client = Client(self.address)
         self._link: Link | None = None
-        self._primary: bool | None = None
+        self._cluster = False
+        self._view: View | None = None
         self._warn_at = 1
         self._claims_at: float | None = None
         self._due, self._moved = asyncio.Event(), asyncio.Event()
@@ -146,17 +151,24 @@ class RedisNode:
             await client.close()
 
     async def _attach_by(self, client: Client) -> None:
-        lineage = told(fields(await client.ask_one(b"INFO", b"replication")))
+        info = fields(await client.ask_one(b"INFO", b"replication"))
+        lineage, oldest = told(info), int(info["repl_backlog_first_byte_offset"]) - 1
+        self._cluster = await reading.is_cluster(client)
+        if self._cluster and self._segments != SLOTS:
+            raise LinkError(
+                f"{self.address} is a node of a cluster, where segments are slots: set segment.count={SLOTS}"
+            )
         tape = self._capture.tape
         wanted: Place | None = Place(tape.lineage, tape.offset, tape.database)
         if tape.offset > lineage.shared(tape.lineage):
-            known = self._capture.resumes_at(lineage)
+            view = (await reading.told_by(client, self._segments, self._cluster)).view
+            known = self._capture.resumes_at(lineage, view, oldest)
             wanted = None if known is None else Place(lineage, *known)
         address = self.address
         link = await attach(address.connect, wanted, self._max_bytes, address.username, address.password)
         goes_on = link.continues and wanted is not None and wanted.lineage is tape.lineage
         try:
-            primary = reading.is_primary(await client.ask_one(b"ROLE"))
+            view = (await reading.told_by(client, self._segments, self._cluster)).view
         except BaseException:
             await link.close()
             raise
@@ -166,17 +178,19 @@ class RedisNode:
         else:
             log.info("%s: reads from offset %d on", address, link.place.offset)
             self._capture.replaced(self._tape(link.place))
-        if not goes_on or primary != self._primary:
-            self._take(primary)
+        if not goes_on or view != self._view:
+            self._take(view)
 
-    def _take(self, primary: bool) -> None:
-        """The role of the server is the role of the connector."""
-        log.info("%s is %s", self.address, "primary" if primary else "a replica")
-        self._primary = primary
-        if primary:
-            self._capture.promote()
-        else:
-            self._capture.demote()
+    def _take(self, view: View, again: Set[int] = frozenset()) -> None:
+        """What the server is primary of, the connector writes; `again`: claimed by somebody else meanwhile."""
+        before = self._view
+        if before is None or before.is_primary != view.is_primary:
+            log.info("%s is %s", self.address, "primary" if view.is_primary else "a replica")
+        elif view.writes != before.writes:
+            came, went = len(view.writes - before.writes), len(before.writes - view.writes)
+            log.info("%s: %d slots came, %d went or move", self.address, came, went)
+        self._view = view
+        self._capture.take(view, again)
         self._wake()
 
     async def _follow(self) -> None:
@@ -192,7 +206,7 @@ class RedisNode:
             except StreamError as error:
                 raise LinkError(f"{self.address} sends what is no replication stream: {error}") from error
             self._capture.fed(commands, self.clock.time_ns() // 1000)
-            if not self._acks_all:
+            if not self._acks_all and not self._cluster:
                 self._capture.acknowledged(self._capture.tape.offset)
             self._warn()
             self._wake()
@@ -222,55 +236,66 @@ class RedisNode:
     # -- questions ------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Looks at the server's role and replicas, and tells it that the link lives."""
+        """Looks at what is the server's and what its replicas have, and tells it that the link lives."""
         acked_at = 0.0
         client = Client(self.address)
         try:
             while True:
                 await asyncio.sleep(_ROLE_SECONDS)
                 tape = self._capture.tape
+                read = tape.offset
                 try:
                     if not client.is_connected:
                         await client.connect()
-                    role = await client.ask_one(b"ROLE")
-                    ends = b"shutdown_in_milliseconds" in await client.ask_one(b"INFO", b"server")
+                    view, role, ends = await reading.told_by(client, self._segments, self._cluster)
                 except LinkLost:
                     await client.close()
                     continue
                 if self._link is None or self._capture.tape is not tape:
                     continue
-                primary = reading.is_primary(role)
-                if primary != self._primary or (primary and self._capture.outranked and self._claims_again()):
-                    self._take(primary)
-                if self._acks_all and primary:
-                    offsets = [offset for _, port, offset in reading.replicas_of(role) if port]
-                    self._capture.acknowledged(min(offsets, default=reading.offset_of(role)))
+                again = self._claims_again()
+                if view != self._view or again:
+                    self._take(view, again)
+                if view.is_primary and (self._acks_all or self._cluster):
+                    self._capture.acknowledged(self._acked(role, read))
                     self._wake()
                 now = self.clock.monotonic()
                 if now - acked_at >= _ACK_SECONDS:
                     acked_at = now
                     # A primary that ends waits for all that it takes for replicas.
-                    self._link.acknowledge(0 if primary and not ends else self._capture.tape.offset)
+                    self._link.acknowledge(0 if view.is_primary and not ends else self._capture.tape.offset)
         finally:
             await client.close()
 
-    def _claims_again(self) -> bool:
-        """Whether to claim the segments again that somebody else has claimed, though the server is primary.
+    def _acked(self, role: Reply, read: int) -> int:
+        """What is to be written, where the stream was read up to `read` before a primary was asked for its role.
 
-        That one may have been late. Or it is beside a server that was promoted after this one, which lives on: its
-        positions say so, once it has written some, and be it those of idle segments.
+        In a cluster no more than that: a key that goes to another node is deleted in the stream, and the view behind
+        that tells that its slot moves.
         """
-        now = self.clock.monotonic()
+        offsets = [offset for _, port, offset in reading.replicas_of(role) if port] if self._acks_all else []
+        acked = min(offsets, default=reading.offset_of(role))
+        return min(acked, read) if self._cluster else acked
+
+    def _claims_again(self) -> Set[int]:
+        """The segments to claim again that somebody else has claimed, though they are this server's.
+
+        That one may have been late. Or it is beside a server that has become their primary after this one, which lives
+        on: its positions say so, once it has written some, and be it those of idle segments.
+        """
+        now, outranked = self.clock.monotonic(), self._capture.outranked
+        if not outranked:
+            return frozenset()
         if self._claims_at is None:
             self._claims_at = now + self.connector.config["heartbeat.interval.ms"] / 1000 + 1
         if now < self._claims_at:
-            return False
+            return frozenset()
         if self._capture.is_superseded():
             self._claims_at = now + _LONGEST_PAUSE
             log.warning("%s says that it is primary, but another one was promoted after it", self.address)
-            return False
+            return frozenset()
         self._claims_at = None
-        return True
+        return frozenset(outranked)
 
     async def _ask(self) -> None:
         """Asks the server what the capture is to know."""
@@ -289,6 +314,7 @@ class RedisNode:
 
     async def _answer(self) -> None:
         capture = self._capture
+        capture.progress()
         while True:
             tape = capture.tape
             if capture.wants_offset:
@@ -297,8 +323,8 @@ class RedisNode:
                 capture.offset_is(offset)
             elif places := capture.keys_to_read(reading.MOST_KEYS):
                 await self._read_keys(places)
-            elif resets := capture.segments_to_read():
-                await self._read_rows(dict(resets))
+            elif resets := capture.segments_to_read(_MOST_SLOTS if self._cluster else self._segments):
+                await self._read_rows(resets)
             else:
                 return
             self.connector.wake()
@@ -312,8 +338,7 @@ class RedisNode:
         capture = self._capture
         tape, segments = capture.tape, {key: segment for segment, key in places}
         try:
-            found = await reading.read(self._client, list(segments), self._values)
-            self._check(tape, found.id)
+            found = await self._read(tape, list(segments))
         except LinkLost:
             if capture.tape is tape:
                 capture.images_read([], places)
@@ -321,19 +346,26 @@ class RedisNode:
         images = [(segments[image.key], image) for image in found.images]
         capture.images_read(images, [(segments[key], key) for key in found.changed])
 
+    async def _read(self, tape: Tape, keys: list[bytes]) -> reading.Read:
+        found = await reading.read(self._client, keys, self._values, self._cluster)
+        if found.images:
+            self._check(tape, found.id)
+        else:  # their slots go, and the view will say so
+            await asyncio.sleep(_ROLE_SECONDS)
+        return found
+
     async def _read_rows(self, resets: dict[int, str]) -> None:
         capture = self._capture
         tape = capture.tape
-        found = await reading.keys_of(self._client, frozenset(resets), self._segments, self._values)
+        found = await reading.keys_of(self._client, resets.keys(), self._segments, self._values, self._cluster)
         name, listed = await reading.place(self._client)
         self._check(tape, name)
         for segment, keys in found.items():
             images: list[Image] = []
-            while keys:
+            while keys and capture.wants_rows(segment, resets[segment]):
                 some = keys[-reading.MOST_KEYS :]
                 del keys[-reading.MOST_KEYS :]
-                part = await reading.read(self._client, some, self._values)
-                self._check(tape, part.id)
+                part = await self._read(tape, some)
                 images += part.images
                 keys += part.changed
             capture.rows_read(segment, resets[segment], images, listed)

@@ -6,18 +6,20 @@ which tells of which stream: the server may have been started anew.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
 import hiredis
 
 from deelog_interceptors.redis.client import Client, Reply
 from deelog_interceptors.redis.lineage import told
-from deelog_interceptors.redis.link import LinkLost, fields, refusal
+from deelog_interceptors.redis.link import LinkError, LinkLost, fields, refusal
 from deelog_interceptors.redis.segment_tape import Image
 from deelog_interceptors.redis.values import READS, Values
-from deelog_schemas.keys import segment_of
+from deelog_interceptors.redis.view import View, alone, of_cluster
+from deelog_schemas.keys import segment_of, slot_of
 
 SCAN_COUNT: Final = b"1000"
 MOST_KEYS: Final = 128
@@ -32,69 +34,174 @@ class Read:
     """What came of reading some keys. `changed`: keys whose type has changed meanwhile, to be read again."""
 
     id: str
-    """The replication id of the stream that the images' offsets are of."""
+    """The replication id of the stream that the images' offsets are of; empty where there are none."""
     images: list[Image] = field(default_factory=list)
     changed: list[bytes] = field(default_factory=list)
 
 
-async def read(client: Client, keys: Sequence[bytes], values: Values) -> Read:
-    """At most `MOST_KEYS` entries, all as of one offset. Raises `LinkLost`, `LinkError`."""
+async def read(client: Client, keys: Sequence[bytes], values: Values, cluster: bool = False) -> Read:
+    """At most `MOST_KEYS` entries, all as of one offset; in a cluster those of each slot are.
+
+    Raises `LinkLost`, `LinkError`.
+    """
     looks = await client.ask([look for key in keys for look in ((b"TYPE", key), (b"MEMORY", b"USAGE", key))])
-    kinds, sizes = looks[::2], looks[1::2]
-    commands: list[Sequence[bytes]] = []
-    for key, kind, size in zip(keys, kinds, sizes, strict=True):
-        for refused in (kind, size):
-            if isinstance(refused, hiredis.ReplyError):
-                raise refusal("the server does not say of what type and how large an entry is", refused)
-        reads = None if (size or 0) > _OVERHEAD * values.most else READS.get(kind)
-        commands += ((b"EXISTS", key) if reads is None else reads(key), (b"PEXPIRETIME", key))
-    *replies, role, info = await _together(client, commands)
-    found, offset = Read(id_of(info)), offset_of(role)
-    for number, key in enumerate(keys):
-        kind, content, expiry = kinds[number], replies[2 * number], replies[2 * number + 1]
-        if isinstance(content, hiredis.ReplyError) or (content == 1 and kind == b"none"):
+    groups: dict[int, list[_Look]] = {}
+    found = Read("")
+    for key, kind, size in zip(keys, looks[::2], looks[1::2], strict=True):
+        refused = next((each for each in (kind, size) if isinstance(each, hiredis.ReplyError)), None)
+        if refused is not None and _is_elsewhere(refused):
             found.changed.append(key)
+        elif refused is not None:
+            raise refusal("the server does not say of what type and how large an entry is", refused)
+        else:
+            groups.setdefault(slot_of(key) if cluster else 0, []).append(_Look(key, kind, size or 0))
+    for looked, replies in zip(groups.values(), await _together(client, _reads(groups.values(), values)), strict=True):
+        if replies is None:
+            found.changed += [look.key for look in looked]
             continue
-        value = None
-        if expiry != -2:  # else there is no such key; a stream without items is an entry
-            # What was not read is too large, or of a module's type.
-            value = values.too_large(kind) if content == 1 else values.entry(key, kind, content)
-        found.images.append(Image(key, value, expiry if expiry >= 0 else None, offset))
+        *contents, role, info = replies
+        if found.id not in ("", id_of(info)):
+            raise LinkLost("the server goes on with another stream")
+        found.id, offset = id_of(info), offset_of(role)
+        for (key, kind, _), content, expiry in zip(looked, contents[::2], contents[1::2], strict=True):
+            if isinstance(content, hiredis.ReplyError) or (content == 1 and kind == b"none"):
+                found.changed.append(key)
+                continue
+            value = None
+            if expiry != -2:  # else there is no such key; a stream without items is an entry
+                # What was not read is too large, or of a module's type.
+                value = values.too_large(kind) if content == 1 else values.entry(key, kind, content)
+            found.images.append(Image(key, value, expiry if expiry >= 0 else None, offset))
+    return found
+
+
+class _Look(NamedTuple):
+    """Of what type an entry is, and how much memory it takes."""
+
+    key: bytes
+    kind: bytes
+    size: int
+
+
+def _reads(groups: Iterable[Sequence[_Look]], values: Values) -> list[list[Sequence[bytes]]]:
+    """By group the commands that read its entries, two for each."""
+    found: list[list[Sequence[bytes]]] = []
+    for looked in groups:
+        commands: list[Sequence[bytes]] = []
+        for key, kind, size in looked:
+            reads = None if size > _OVERHEAD * values.most else READS.get(kind)
+            commands += ((b"EXISTS", key) if reads is None else reads(key), (b"PEXPIRETIME", key))
+        found.append(commands)
     return found
 
 
 async def place(client: Client) -> tuple[str, int]:
     """The replication id and the offset of the server's stream at this moment. Raises `LinkLost`, `LinkError`."""
-    role, info = await _together(client, [])
+    (replies,) = await _together(client, [[]])
+    assert replies is not None, "no key, no slot"
+    role, info = replies
     return id_of(info), offset_of(role)
 
 
-async def _together(client: Client, commands: Sequence[Sequence[bytes]]) -> list[Reply]:
-    """The replies to these reads and to `_PLACE`, all at one offset. Raises `LinkLost`, `LinkError`."""
-    answers = await client.ask([(b"MULTI",), *commands, *_PLACE, (b"EXEC",)])
-    executed = answers[-1]
-    if isinstance(executed, list):
-        return executed
-    errors = [answer for answer in answers if isinstance(answer, hiredis.ReplyError)]
-    if not str(errors[0]).startswith("OOM"):
-        raise refusal("the server does not carry out reads in a transaction", errors[0])
-    # Where its memory is used up a server queues nothing. What it then answers is at one offset if none changes.
+async def _together(client: Client, groups: Sequence[Sequence[Sequence[bytes]]]) -> list[list[Reply] | None]:
+    """By group the replies to its reads and to `_PLACE`, all at one offset; None: its slot is not the server's.
+
+    Raises `LinkLost`, `LinkError`.
+    """
+    answers = iter(await client.ask([each for group in groups for each in ((b"MULTI",), *group, *_PLACE, (b"EXEC",))]))
+    found: list[list[Reply] | None] = []
+    for group in groups:
+        *queued, executed = islice(answers, len(group) + len(_PLACE) + 2)
+        if isinstance(executed, list):
+            found.append(executed)
+            continue
+        error = next(answer for answer in (*queued, executed) if isinstance(answer, hiredis.ReplyError))
+        if _is_elsewhere(error):
+            found.append(None)
+        elif str(error).startswith("OOM"):
+            found.append(await _at_rest(client, group))
+        else:
+            raise refusal("the server does not carry out reads in a transaction", error)
+    return found
+
+
+async def _at_rest(client: Client, commands: Sequence[Sequence[bytes]]) -> list[Reply]:
+    """Where its memory is used up a server queues nothing. What it then answers is at one offset if none changes."""
     before, *replies = await client.ask([_PLACE[0], *commands, *_PLACE])
     if isinstance(before, hiredis.ReplyError) or before != replies[-2]:
         raise LinkLost("the server has no memory left, and changes between reads")
     return replies
 
 
-async def keys_of(client: Client, segments: frozenset[int], count: int, values: Values) -> dict[int, list[bytes]]:
-    """The keys of these segments, of `count`, that are captured: by SCAN, in one pass. Each that is there throughout
-    is listed."""
+def _is_elsewhere(error: hiredis.ReplyError) -> bool:
+    """Whether a cluster says that a slot is not this server's to answer for, or not now."""
+    return str(error).partition(" ")[0] in ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN")
+
+
+async def keys_of(
+    client: Client, segments: Collection[int], count: int, values: Values, cluster: bool = False
+) -> dict[int, list[bytes]]:
+    """The keys of these segments, of `count`, that are captured. Each that is there throughout is listed.
+
+    By SCAN, in one pass; in a cluster slot by slot.
+    """
+    if cluster:
+        return await _keys_of_slots(client, segments, values)
     found: dict[int, dict[bytes, None]] = {segment: {} for segment in segments}
     async for keys in _scanned(client):
         for key in keys:
             segment = segment_of(key, count)
-            if segment in segments and values.accepts(key):
+            if segment in found and values.accepts(key):
                 found[segment][key] = None
     return {segment: list(keys) for segment, keys in found.items()}
+
+
+async def _keys_of_slots(client: Client, slots: Iterable[int], values: Values) -> dict[int, list[bytes]]:
+    found: dict[int, list[bytes]] = {}
+    limits = dict.fromkeys(slots, 128)
+    while limits:
+        asked = [(b"CLUSTER", b"GETKEYSINSLOT", b"%d" % slot, b"%d" % limit) for slot, limit in limits.items()]
+        for (slot, limit), keys in zip(list(limits.items()), await client.ask(asked), strict=True):
+            if isinstance(keys, hiredis.ReplyError):
+                raise refusal("the server does not list the keys of a slot", keys)
+            if len(keys) < limit:  # else there may be more
+                found[slot] = [key for key in keys if values.accepts(key)]
+                del limits[slot]
+            else:
+                limits[slot] = 16 * limit
+    return found
+
+
+class Told(NamedTuple):
+    """What a server tells of itself."""
+
+    view: View
+    role: Reply
+    """What ROLE answers."""
+    ends: bool
+    """Whether it is shutting down."""
+
+
+async def is_cluster(client: Client) -> bool:
+    """Whether the server is a node of a cluster. Raises `LinkLost`, `LinkError`."""
+    return fields(await client.ask_one(b"INFO", b"cluster")).get("cluster_enabled") == "1"
+
+
+async def told_by(client: Client, segments: int, cluster: bool) -> Told:
+    """What the server tells of itself at this moment. Raises `LinkLost`, `LinkError`."""
+    commands: list[Sequence[bytes]] = [(b"ROLE",), (b"INFO", b"server")]
+    if cluster:
+        commands.append((b"CLUSTER", b"NODES"))
+    answers = await client.ask(commands)
+    for command, answer in zip(commands, answers, strict=True):
+        if isinstance(answer, hiredis.ReplyError):
+            raise refusal(f"{b' '.join(command).decode()} was refused", answer)
+    role, info, *nodes = answers
+    try:
+        view = of_cluster(nodes[0]) if cluster else alone(is_primary(role), segments)
+    except (ValueError, IndexError) as error:
+        raise LinkError(f"CLUSTER NODES was answered with {nodes[0][:200]!r}: {error}") from error
+    return Told(view, role, b"shutdown_in_milliseconds" in info)
 
 
 async def _scanned(client: Client) -> AsyncIterator[list[bytes]]:

@@ -76,6 +76,8 @@ class SegmentTape:
     """What was handed over and is not known to be in Kafka."""
     waiting: deque[TapedChange] = field(default_factory=deque)
     """What was not handed over."""
+    is_kept: bool = True
+    """Whether it is the server's, or its primary's, and does not move: else nothing is added or handed over."""
     is_open: bool = False
     """Whether changes are handed over. The fields below have something only then."""
     touched: dict[bytes, list[TapedChange]] = field(default_factory=dict)

@@ -39,6 +39,8 @@ class Source(NamedTuple):
     shows already, 0 where it is none's."""
     past: tuple[tuple[int, int], ...] = ()
     """The last sequences of epochs before the position's."""
+    rank: int = 0
+    """That of the server's view, by which the segment was its to write."""
 
 
 def encode_source(source: Source) -> str:
@@ -49,6 +51,8 @@ def encode_source(source: Source) -> str:
         "to": list(source.end),
         "low": [source.low, source.database],
     }
+    if source.rank:
+        fields["rank"] = source.rank
     if source.past:
         fields["past"] = [list(epoch) for epoch in source.past]
     if source.later:
@@ -63,9 +67,10 @@ def decode_source(text: str) -> Source:
         (begin, first), (end, last), (low, database) = fields["from"], fields["to"], fields["low"]
         later = {base64.b64decode(key, validate=True): shown for key, shown in fields.get("later", {}).items()}
         past = tuple((epoch, sequence) for epoch, sequence in fields.get("past", ()))
-        numbers = (begin, first, end, last, low, database, *chain.from_iterable(past), *later.values())
+        rank = fields.get("rank", 0)
+        numbers = (begin, first, end, last, low, database, rank, *chain.from_iterable(past), *later.values())
         if not isinstance(fields["id"], str) or any(type(number) is not int for number in numbers):
             raise ValueError("a field of another type")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RecordError(f"the source of a position is not one of a stream: {error!r}") from error
-    return Source(fields["id"], Anchor(begin, first), Anchor(end, last), low, database, later, past)
+    return Source(fields["id"], Anchor(begin, first), Anchor(end, last), low, database, later, past, rank)

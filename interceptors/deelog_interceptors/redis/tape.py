@@ -14,6 +14,7 @@ from deelog_interceptors.redis.lineage import Lineage
 from deelog_interceptors.redis.segment_tape import UNREAD, SegmentTape, TapedChange
 from deelog_interceptors.redis.source import Anchor, Source
 from deelog_interceptors.redis.stream import Arguments, Omitted
+from deelog_interceptors.redis.view import View
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import Reason
 
@@ -65,8 +66,26 @@ class Tape:
         """Behind the last of them: what it changed is not here, so that every segment is to be sent anew."""
         self.passed_over: int = 0
         """Changes of keys that are not captured: reserved, too long, or not text where text is written."""
+        self.rank = 0
+        """That of the view that `view_is` was told last."""
+        self._floors: dict[int, tuple[int, int]] = {}
+        """By segment where it began to move, and what is not kept. It may stay: then it is to be sent anew."""
         self._captured, self._values = captured, values
         self._order: deque[_Entry] = deque()
+
+    def view_is(self, view: View) -> None:
+        """Whose segments are from here on. What comes of others, or of those that move, is not kept."""
+        kept = view.writes | view.follows
+        for number, tape in enumerate(self.segments):
+            if tape.is_kept and number in view.moving:
+                self._floors[number] = self.offset, self.database
+            elif tape.is_kept != (number in kept):
+                tape.drop(self.offset)
+            tape.is_kept = number in kept
+        for number in self._floors.keys() - view.moving - kept:
+            self.segments[number].drop(self.offset)
+            del self._floors[number]
+        self.rank = view.rank
 
     def feed(self, commands: Iterable[tuple[Arguments, int]], ts_us: int) -> None:
         """The next commands of the stream, each with the offset behind it; `ts_us` is when they came."""
@@ -80,19 +99,27 @@ class Tape:
 
     def low(self) -> tuple[int, int]:
         """The offset up to which all is in Kafka, and the database of the command behind it."""
+        return min([self._first(), *self._floors.values()])
+
+    def waits(self, offset: int) -> bool:
+        """Whether a change up to that offset is not in Kafka."""
+        return self._first()[0] < offset
+
+    def length(self) -> int:
+        """How many changes are held, about: those before the first one that Kafka lacks are passed over."""
+        self._first()
+        return len(self._order)
+
+    def _first(self) -> tuple[int, int]:
+        """The place of the first change that Kafka lacks, of a segment that is kept or was until it began to move."""
         order, segments = self._order, self.segments
         while order:
             begin, database, segment, offset = order[0]
             mark = segments[segment].mark
-            if mark is None or offset > mark.offset:
+            if (mark is None or offset > mark.offset) and (segments[segment].is_kept or segment in self._floors):
                 return begin, database
             order.popleft()
         return self.offset, self.database
-
-    def length(self) -> int:
-        """How many changes are held, about: those before the first one that Kafka lacks are passed over."""
-        self.low()
-        return len(self._order)
 
     def source(self, segment: int, sequence: int, past: Sequence[tuple[int, int]]) -> Source:
         """What a position of that sequence says of where it stands. `past`: the epochs before its own."""
@@ -100,7 +127,12 @@ class Tape:
         assert tape.mark is not None
         end = Anchor(tape.offset_at(sequence), sequence)
         later = {key: tape.rows.get(key, 0) for key, at in tape.later.items() if at > end.offset}
-        return Source(self.lineage.id, tape.mark, end, *self.low(), later, tuple(past))
+        return Source(self.lineage.id, tape.mark, end, *self.low(), later, tuple(past), self.rank)
+
+    def written(self, segment: int, source: Source) -> None:
+        """A position that was written of this tape was read in Kafka."""
+        self.segments[segment].prune(source.end)
+        self._floors.pop(segment, None)
 
     def position_read(self, segment: int, source: Source) -> None:
         """A position of a segment that this tape keeps for another's loss was read in Kafka."""
@@ -114,7 +146,7 @@ class Tape:
     def counted(self, segment: int, source: Source, low: int) -> tuple[Anchor, int] | None:
         """From where a segment's changes are counted by its last position, and the last sequence that is of its stream.
 
-        All of the stream up to `low` is in Kafka. None where the position is of another stream, or where changes
+        All of the segment's up to `low` is in Kafka. None where the position is of another stream, or where changes
         behind it are missing.
         """
         known, tape = min(self.lineage.end_of(source.id), self.offset), self.segments[segment]
@@ -137,7 +169,7 @@ class Tape:
             at = offset - (len(found) - 1 - number)
             if isinstance(change, Cleared):
                 if change.everywhere or self.database == self._captured:
-                    for segment in range(len(self.segments)):
+                    for segment in self._kept():
                         self._add(segment, TapedChange(at, Reason.CLEAR, b"", None, None, False, ts_us))
             elif isinstance(change, Swapped):
                 if self._captured in (change.one, change.other) and change.one != change.other:
@@ -149,7 +181,10 @@ class Tape:
         self.unknown.add(name)
         self.gap = offset
         # Nobody may begin behind it before each segment is there anew.
-        self._order += [_Entry(self.offset, self.database, number, offset) for number in range(len(self.segments))]
+        self._order += [_Entry(self.offset, self.database, number, offset) for number in self._kept()]
+
+    def _kept(self) -> list[int]:
+        return [number for number, tape in enumerate(self.segments) if tape.is_kept]
 
     def _change(self, change: Put | Removed | Touched, at: int, ts_us: int) -> None:
         key, expires_at, created, value = change.key, None, False, None
@@ -162,6 +197,9 @@ class Tape:
         if isinstance(key, Omitted) or not self._values.accepts(key):
             self.passed_over += 1
             return
+        segment = segment_of(key, len(self.segments))
+        if not self.segments[segment].is_kept:
+            return
         if isinstance(change, Removed):
             reason = str(Reason.REMOVE)
         elif isinstance(change, Touched) or isinstance(change.value, Omitted):
@@ -169,7 +207,6 @@ class Tape:
         else:
             reason, created, expires_at = str(Reason.PUT), change.created, change.expires_at
             value = self._values.string(key, change.value)
-        segment = segment_of(key, len(self.segments))
         self._add(segment, TapedChange(at, reason, key, value, expires_at, created, ts_us))
 
     def _add(self, segment: int, change: TapedChange) -> None:

@@ -21,6 +21,7 @@ from deelog_interceptors.redis.segment_tape import Image
 from deelog_interceptors.redis.source import Anchor, Source, encode_source
 from deelog_interceptors.redis.stream import Arguments
 from deelog_interceptors.redis.tape import Tape
+from deelog_interceptors.redis.view import View, alone
 from deelog_schemas.header import Kind
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import Entry, Reason
@@ -57,7 +58,7 @@ class StreamNode(Node):
     def attach(self) -> None:
         """What a process does first: reads the positions, and goes on where Kafka has all of the stream."""
         self.follow()
-        place = self.capture.resumes_at(self.source.lineage)
+        place = self.capture.resumes_at(self.source.lineage, self.view)
         self.world.starts += place is None
         self.reads.clear()
         self.rows.clear()
@@ -65,11 +66,12 @@ class StreamNode(Node):
         self.capture.replaced(self.tape(offset))
         self.role()
 
+    @property
+    def view(self) -> View:
+        return alone(self.world.primary_server == self.server, SEGMENTS)
+
     def role(self) -> None:
-        if self.world.primary_server == self.server:
-            self.capture.promote()
-        else:
-            self.capture.demote()
+        self.capture.take(self.view, self.capture.outranked)
 
     def forked(self, offset: int) -> None:
         """Its server goes on from there as another one."""
@@ -85,6 +87,8 @@ class StreamNode(Node):
         """Some of what the shell does."""
         capture, source, chance = self.capture, self.source, self.chance
         did = False
+        if self.world.does(0.7):
+            capture.progress()
         if self.world.does(0.7) and capture.tape.offset < source.end:
             behind = source.between(capture.tape.offset, source.end)
             upto = source.end if self.world.calm else chance.choice(behind)[1]
@@ -102,7 +106,7 @@ class StreamNode(Node):
             capture.images_read(self.reads[:number])
             del self.reads[:number]
             did = True
-        for segment, reset_id in capture.segments_to_read():
+        for segment, reset_id in capture.segments_to_read(SEGMENTS).items():
             did = True
             if self.rows.get(segment, ("",))[0] != reset_id:
                 self.rows[segment] = reset_id, list(source.of(segment, SEGMENTS)), [], source.end
@@ -352,6 +356,8 @@ class Alone:
         tape = Tape(Lineage((("one", 0),)), 100, 0, 0, SEGMENTS, Plain())
         self.capture = Capture("n@1", tape, self._count)
         self.capture.sink = self.sink  # type: ignore[assignment]
+        self.capture.take(PRIMARY)
+        self.sink.calls.clear()
         self.capture.acknowledged(1 << 40)
 
     def _count(self) -> None:
@@ -374,21 +380,27 @@ def position(sequence: int, member: str = "n@1", end: int = 100, low: int = 100,
 
 
 OF_A, OF_D = segment_of(b"a", SEGMENTS), segment_of(b"d", SEGMENTS)
+PRIMARY, REPLICA = alone(True, SEGMENTS), alone(False, SEGMENTS)
 
 
 def test_it_is_promoted_and_demoted_with_all_segments() -> None:
     alone = Alone()
-    alone.capture.promote("why")
-    assert alone.sink.took("promote") == [(segment, 4, "why") for segment in range(SEGMENTS)]
-    alone.capture.promote()
-    assert alone.sink.took("promote") == [(segment, 5, None) for segment in range(SEGMENTS)]
-    alone.capture.outranked = True
-    alone.capture.demote()
+    alone.capture.take(REPLICA)
     assert alone.sink.took("demote") == [(segment,) for segment in range(SEGMENTS)]
-    assert not alone.capture.outranked
+    alone.capture.take(PRIMARY)
+    assert alone.sink.took("promote") == [(segment, 5) for segment in range(SEGMENTS)]
+    alone.capture.take(PRIMARY)
+    assert alone.sink.calls == []
     alone.opened().capture.stepped_down(OF_A, "a higher claim")
-    assert alone.capture.outranked
+    assert alone.capture.outranked == {OF_A}
     assert not alone.capture.tape.segments[OF_A].is_open
+    alone.capture.take(PRIMARY, alone.capture.outranked)
+    assert alone.sink.took("promote") == [(OF_A, 6)]
+    assert not alone.capture.outranked
+    alone.capture.stepped_down(OF_A, "a higher claim")
+    alone.capture.take(REPLICA, alone.capture.outranked)
+    assert not alone.capture.outranked
+    assert alone.sink.took("promote") == []
 
 
 def test_it_counts_once_the_stream_is_read_so_far() -> None:
@@ -429,10 +441,10 @@ def test_what_is_counted(state: PositionState | None, expected: Counted) -> None
 def test_where_a_new_process_goes_on() -> None:
     alone = Alone()
     lineage = Lineage((("one", 0), ("two", 200)))
-    assert alone.capture.resumes_at(lineage) is None
+    assert alone.capture.resumes_at(lineage, PRIMARY) is None
     alone.sink.positions = {0: position(5, source="none"), 1: position(5, low=150), 2: position(5, low=201)}
-    assert alone.capture.resumes_at(lineage) == (150, 0)
-    assert alone.capture.resumes_at(Lineage((("three", 0),))) is None
+    assert alone.capture.resumes_at(lineage, PRIMARY) == (150, 0)
+    assert alone.capture.resumes_at(Lineage((("three", 0),)), REPLICA) is None
 
 
 def test_keys_are_read_once_and_again_where_that_failed() -> None:
@@ -479,11 +491,11 @@ def test_rows_are_given_once_they_are_acknowledged() -> None:
     before = alone.changed
     capture.read_rows(OF_A, "r1")
     assert alone.changed == before + 1
-    assert (capture.segments_to_read(), capture.waits(0)) == ([(OF_A, "r1")], True)
+    assert (capture.segments_to_read(9), capture.waits(0)) == ({OF_A: "r1"}, True)
     capture.rows_read(OF_A, "r0", [], 110)
     capture.rows_read(OF_A, "r1", [Image(b"a", b"1", None, 120)], 110)
     capture.rows_read(OF_D, "r1", [], 110)
-    assert capture.segments_to_read() == []
+    assert capture.segments_to_read(9) == {}
     capture.fed([([b"SET", b"a", b"1"], 120)], 1)
     capture.acknowledged(119)
     assert alone.sink.took("rows_read") == []
@@ -494,7 +506,7 @@ def test_rows_are_given_once_they_are_acknowledged() -> None:
     assert not capture.waits(0)
     capture.fed([([b"SET", b"a", b"2"], 130)], 1)
     assert capture.waits(130)
-    capture.demote()
+    capture.take(REPLICA)
     assert not capture.waits(130), "it is not this connector's to write"
 
 
@@ -511,7 +523,7 @@ def test_what_was_read_of_another_stream_is_void() -> None:
     capture.offset_is(150)
     capture.goes_on_as(Lineage((("one", 0), ("two", 110))))
     assert (capture.tape.lineage.id, capture.acked) == ("two", 110)
-    assert capture.segments_to_read() == [(OF_D, "r1")]
+    assert capture.segments_to_read(9) == {OF_D: "r1"}
     assert capture.keys_to_read(9) == [key]
     capture.fed([([b"PING"], 150)], 1)
     assert alone.sink.took("append") == []
@@ -546,7 +558,7 @@ def test_what_was_cleared_while_it_was_listed_is_listed_again() -> None:
     alone.capture.rows_read(OF_A, "r1", [], 120)
     alone.capture.fed([([b"FLUSHDB"], 120)], 1)
     assert alone.sink.took("rows_read") == []
-    assert alone.capture.segments_to_read() == [(OF_A, "r1")]
+    assert alone.capture.segments_to_read(9) == {OF_A: "r1"}
     alone.capture.rows_read(OF_A, "r1", [], 120)
     assert alone.sink.took("rows_read") == [(OF_A, "r1", [])]
 
@@ -610,8 +622,9 @@ def test_another_stream_forgets_what_was_asked_of_the_last_one() -> None:
     capture.keys_to_read(9)
     capture.read_rows(OF_D, "r1")
     capture.count(2, 1, None)
-    capture.promote()
-    assert capture.segments_to_read() == []
+    capture.take(REPLICA)
+    capture.take(PRIMARY)
+    assert capture.segments_to_read(9) == {}
     assert not capture.wants_offset
     assert len(capture.tape.segments[OF_A].waiting) == 1
     other = Tape(Lineage((("three", 0),)), 7, 0, 0, SEGMENTS, Plain())
@@ -622,12 +635,89 @@ def test_another_stream_forgets_what_was_asked_of_the_last_one() -> None:
 
 def test_who_was_promoted_after_this_server_supersedes_it() -> None:
     alone = Alone()
-    alone.capture.promote()
+    alone.capture.stepped_down(2, "a higher claim")
     assert not alone.capture.is_superseded()
     other = encode_source(Source("two", Anchor(100, 5), Anchor(100, 5), 100, 0))
     for epoch, source, expected in ((4, other, False), (5, other, True), (5, "", False), (5, "no JSON", False)):
         alone.sink.positions = {2: position(5, source=source)._replace(epoch=epoch)}
         assert alone.capture.is_superseded() is expected, (epoch, source)
+    alone.sink.positions = {1: position(5, source=other)._replace(epoch=5)}
+    assert not alone.capture.is_superseded(), "nobody has claimed that one"
+
+
+EVERYTHING = frozenset(range(SEGMENTS))
+
+
+def ranked(segment: int, rank: int, *, low: int = 100, end: int = 100, name: str = "one") -> PositionState:
+    source = Source(name, Anchor(90, 5), Anchor(end, 5), low, 0, rank=rank)
+    return position(5, source=encode_source(source))._replace(epoch=9)
+
+
+def test_in_a_cluster_the_later_view_supersedes() -> None:
+    alone = Alone()
+    alone.capture.take(View(True, EVERYTHING, frozenset(), rank=4))
+    alone.capture.stepped_down(2, "a higher claim")
+    for rank, name, expected in ((3, "two", False), (4, "two", True), (4, "one", False), (5, "one", True)):
+        alone.sink.positions = {2: ranked(2, rank, name=name)}
+        assert alone.capture.is_superseded() is expected, (rank, name)
+
+
+def test_each_slot_is_claimed_as_it_comes_and_released_before_it_goes() -> None:
+    alone = Alone().opened()
+    capture, rest = alone.capture, EVERYTHING - {OF_A}
+    capture.fed([([b"INCR", b"a"], 110)], 1)
+    capture.take(View(True, rest, frozenset(), frozenset({OF_A}), 4))
+    assert alone.sink.calls == [("release", OF_A)]
+    alone.sink.calls.clear()
+    assert capture.keys_to_read(9) == []
+    capture.fed([([b"SET", b"a", b"2"], 120)], 1)
+    capture.take(View(True, rest, frozenset(), frozenset({OF_A}), 4))
+    assert alone.sink.calls == []
+    capture.take(View(True, rest, frozenset(), rank=4))
+    assert alone.sink.calls == [("demote", OF_A)]
+    alone.sink.calls.clear()
+    capture.take(View(True, EVERYTHING, frozenset(), rank=6))
+    assert alone.sink.calls == [("promote", OF_A, 5)]
+    assert not capture.tape.segments[OF_A].waiting, "what came meanwhile comes as rows"
+
+
+def test_a_move_that_is_taken_back_is_a_new_claim() -> None:
+    alone = Alone().opened()
+    capture, rest = alone.capture, EVERYTHING - {OF_A}
+    capture.take(View(True, rest, frozenset(), frozenset({OF_A}), 4))
+    capture.released(OF_A)
+    capture.take(View(True, EVERYTHING, frozenset(), rank=4))
+    assert alone.sink.calls == [("release", OF_A), ("promote", OF_A, 5)]
+
+
+def test_a_slot_that_moves_while_it_is_taken_over_is_not_released() -> None:
+    alone = Alone()
+    alone.capture.take(View(True, EVERYTHING - {OF_A}, frozenset(), frozenset({OF_A}), 4))
+    assert alone.sink.calls == [("demote", OF_A)]
+
+
+def test_where_a_new_process_goes_on_in_a_cluster() -> None:
+    """Behind a position of another rank the segment may have been another's: its own place counts."""
+    alone = Alone()
+    lineage, here = Lineage((("one", 0),)), View(True, frozenset({0, 1, 2}), frozenset(), rank=4)
+    alone.sink.positions = {0: ranked(0, 4, low=150), 1: ranked(1, 4, low=170), 3: ranked(3, 4, low=190)}
+    assert alone.capture.resumes_at(lineage, here) == (170, 0), "who has written that had all others' changes, too"
+    alone.sink.positions[2] = ranked(2, 3, low=120)
+    assert alone.capture.resumes_at(lineage, here) == (120, 0)
+    assert alone.capture.resumes_at(lineage, here, 120) == (120, 0)
+    assert alone.capture.resumes_at(lineage, here, 121) == (170, 0), "the server has forgotten that"
+    assert alone.capture.resumes_at(lineage, here, 171) is None
+
+
+def test_in_a_cluster_a_count_begins_at_a_position_of_the_same_rank() -> None:
+    for rank, expected in ((4, Counted(((9, 5),), 6)), (3, Counted(lost=LOST))):
+        alone = Alone()
+        alone.capture.take(View(True, EVERYTHING, frozenset(), rank=4))
+        alone.sink.positions = {OF_D: ranked(OF_D, 4, low=100)}
+        state = alone.sink.positions[OF_A] = ranked(OF_A, rank, low=95, end=95)
+        alone.capture.count(OF_A, 7, state)
+        alone.capture.offset_is(100)
+        assert alone.sink.took("counted") == [(OF_A, 7, expected)], rank
 
 
 def test_a_gap_is_found_by_who_could_not_be_told() -> None:
@@ -641,7 +731,7 @@ def test_a_gap_is_found_by_who_could_not_be_told() -> None:
     assert alone.sink.took("counted") == [(OF_A, 2, Counted(lost=LOST))]
     capture.rows_read(OF_D, "r1", [], 120)
     assert alone.sink.took("rows_read") == []
-    assert capture.segments_to_read() == [(OF_D, "r1")], "what was listed before it may be anything"
+    assert capture.segments_to_read(9) == {OF_D: "r1"}, "what was listed before it may be anything"
     capture.rows_read(OF_D, "r1", [], 120)
     assert alone.sink.took("rows_read") == [(OF_D, "r1", [])]
 

@@ -10,7 +10,7 @@ from deelog_interceptors.redis.source import Anchor, Source, decode_source, enco
 from deelog_schemas.errors import RecordError
 
 SMALL = Source("one", Anchor(10, 1), Anchor(20, 3), 15, 2)
-LARGE = SMALL._replace(later={b"\xff": 0, b"k": 17}, past=((1, 2), (4, 3)))
+LARGE = SMALL._replace(later={b"\xff": 0, b"k": 17}, past=((1, 2), (4, 3)), rank=9)
 
 
 @pytest.mark.parametrize("source", [SMALL, LARGE])
@@ -20,7 +20,7 @@ def test_there_and_back(source: Source) -> None:
 
 def test_what_is_empty_is_not_there() -> None:
     assert encode_source(SMALL) == '{"from":[10,1],"id":"one","low":[15,2],"to":[20,3]}'
-    assert set(json.loads(encode_source(LARGE))) == {"from", "id", "low", "to", "later", "past"}
+    assert set(json.loads(encode_source(LARGE))) == {"from", "id", "low", "to", "later", "past", "rank"}
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,14 @@ Bad input: commands that are not known, that lack arguments, keys and values tha
 
 from __future__ import annotations
 
+from collections import deque
+
 from deelog_interceptors.redis.lineage import Lineage
 from deelog_interceptors.redis.segment_tape import UNREAD
 from deelog_interceptors.redis.source import Anchor, Source
 from deelog_interceptors.redis.stream import Omitted
 from deelog_interceptors.redis.tape import Tape
+from deelog_interceptors.redis.view import View
 from deelog_schemas.keys import segment_of
 from tests.interceptors.redis.model import Plain
 
@@ -165,3 +168,54 @@ def test_behind_a_command_that_is_not_known_nothing_is_counted() -> None:
     for segment in tape.segments:
         segment.prune(Anchor(120, 1))
     assert tape.low() == (130, 0)
+
+
+def view(writes: set[int], *moving: int, follows: set[int] | None = None, rank: int = 3) -> View:
+    return View(True, frozenset(writes), frozenset(follows or ()), frozenset(moving), rank)
+
+
+ALL = set(range(SEGMENTS))
+
+
+def test_of_the_segments_of_others_nothing_is_kept() -> None:
+    tape = Tape(ONE, 100, 0, 0, SEGMENTS, Plain())
+    tape.view_is(view({OF_A}))
+    tape.feed([*sets(110), ([b"SET", b"d", b"1"], 120), ([b"FLUSHALL"], 130), ([b"NEWLY", b"d"], 140)], 5)
+    assert held(tape, OF_A) == [(110, "put", b"a"), (130, "clear", b"")]
+    assert tape.busy == {OF_A}
+    assert (tape.length(), tape.rank) == (3, 3)
+    tape.view_is(view(set(), follows={OF_A, OF_D}))
+    assert held(tape, OF_A) == [(110, "put", b"a"), (130, "clear", b"")], "its primary's, from now on"
+    assert tape.segments[OF_D].begin == 140
+    tape.view_is(view({OF_D}))
+    assert held(tape, OF_A) == []
+    assert tape.low() == (140, 0), "what is not kept holds up nobody"
+
+
+def test_nobody_begins_behind_where_a_segment_began_to_move() -> None:
+    tape = taped(*sets(110))
+    tape.segments[OF_A].prune(Anchor(110, 1))
+    tape.view_is(view(ALL - {OF_A}, OF_A))
+    tape.feed([*sets(120), ([b"SET", b"d", b"1"], 130)], 5)
+    tape.segments[OF_D].prune(Anchor(130, 1))
+    tape.view_is(view(ALL - {OF_A}, OF_A))
+    assert (tape.low(), tape.length()) == ((110, 0), 0)
+    assert not tape.waits(130)
+    tape.view_is(view(ALL))
+    assert (tape.segments[OF_A].begin, tape.low()) == (130, (110, 0)), "it stays, and something may be missing"
+    assert tape.counted(OF_A, source((100, 0), (110, 1)), tape.low()[0]) is None
+    tape.written(OF_A, source((130, 1), (130, 1)))
+    assert tape.low() == (130, 0)
+
+
+def test_a_segment_that_moves_is_written_up_to_there() -> None:
+    tape = taped(*sets(110))
+    one = tape.segments[OF_A]
+    one.open(Anchor(100, 0), 0, {})
+    tape.view_is(view(ALL - {OF_A}, OF_A))
+    assert one.is_open, "what was told is still to be written, and its position says where that is"
+    assert (tape.low(), tape.waits(110)) == ((100, 0), True)
+    tape.view_is(view(ALL - {OF_A}))
+    assert not one.is_open
+    assert (tape.low(), tape.waits(110)) == ((110, 0), False)
+    assert (one.begin, one.waiting) == (110, deque())

@@ -1,0 +1,55 @@
+"""Which segments are a server's, by what it says itself: its role, or in a cluster its view of the slots.
+
+In a cluster segments are slots. A slot that is on its way to another node is nobody's to write: its keys are at both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deelog_schemas.keys import SLOTS
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """See the module. No segment is in two of the sets."""
+
+    is_primary: bool
+    writes: frozenset[int]
+    """What the server is primary of."""
+    follows: frozenset[int] = frozenset()
+    """What its primary is primary of."""
+    moving: frozenset[int] = frozenset()
+    """What it is about to give away."""
+    rank: int = 0
+    """How late the ownership is: a cluster's config epoch, which grows with each slot that comes and each failover."""
+
+
+def alone(primary: bool, segments: int) -> View:
+    """The view of a server that is not in a cluster."""
+    everything, none = frozenset(range(segments)), frozenset[int]()
+    return View(primary, everything, none) if primary else View(primary, none, everything)
+
+
+def of_cluster(nodes: bytes) -> View:
+    """The view of a server in a cluster, of what CLUSTER NODES answers. Raises `ValueError`, `IndexError`."""
+    lines = [line.split(" ") for line in nodes.decode().splitlines()]
+    (myself,) = (line for line in lines if "myself" in line[2].split(","))
+    if "master" in myself[2].split(","):
+        slots = _slots(myself[8:])
+        moving = frozenset(int(each[1:].partition("->-")[0]) for each in myself[8:] if "->-" in each)
+        return View(True, slots - moving, moving=slots & moving, rank=int(myself[6]))
+    primaries = [line for line in lines if line[0] == myself[3]]
+    slots = frozenset[int]().union(*(_slots(line[8:]) for line in primaries))
+    return View(False, frozenset(), slots, rank=max((int(line[6]) for line in primaries), default=0))
+
+
+def _slots(words: list[str]) -> frozenset[int]:
+    found: set[int] = set()
+    for word in words:
+        if not word.startswith("["):  # else it comes or goes
+            first, _, last = word.partition("-")
+            found.update(range(int(first), int(last or first) + 1))
+    if found and max(found) >= SLOTS:
+        raise ValueError(f"no slots: {words!r}")
+    return frozenset(found)
