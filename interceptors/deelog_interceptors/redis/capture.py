@@ -330,7 +330,7 @@ class Capture(StreamSide):
             tape.drop(self.tape.offset)
             return
         anchor, source = self._counted.pop(segment)
-        later = {} if source is None else source.later
+        later = {} if source is None else _later(source, self.tape.lineage)
         tape.open(anchor, written, later)
         tape.correct(later)
         if self.tape.gap > anchor.offset:
@@ -379,6 +379,12 @@ def _low(sources: Mapping[int, Source], rank: int) -> tuple[int, int]:
     """Up to where all is in Kafka, and the database of the command behind it, by positions of that rank."""
     lows = ((source.low, source.database) for source in sources.values() if source.rank == rank)
     return max(lows, default=(-1, 0))
+
+
+def _later(source: Source, lineage: Lineage) -> dict[bytes, int]:
+    """What a position says of keys that are told later. A change behind a fork is not the one that a row shows."""
+    end = lineage.end_of(source.id)
+    return {key: shown if shown <= end else 0 for key, shown in source.later.items()}
 
 
 def _source_of(position: PositionState | None) -> Source | None:

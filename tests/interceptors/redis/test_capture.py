@@ -645,6 +645,21 @@ def test_who_was_promoted_after_this_server_supersedes_it() -> None:
     assert not alone.capture.is_superseded(), "nobody has claimed that one"
 
 
+@pytest.mark.parametrize("fork", [110, 115])
+def test_a_row_that_shows_a_change_of_a_stream_that_is_lost(fork: int) -> None:
+    """The change at that offset may be another one: the key's row says nothing of it."""
+    alone = Alone()
+    alone.capture.tape.lineage = Lineage((("one", 0), ("two", fork)))
+    alone.capture.count(OF_A, 1, position(5, source=encode_source(SHOWN)))
+    alone.capture.offset_is(120)
+    alone.capture.fed([([b"SET", b"a", b"1"], 110), ([b"INCR", b"a"], 115), ([b"PING"], 120)], 1)
+    alone.capture.decided(OF_A, 5)
+    alone.capture.images_read([(OF_A, Image(b"a", b"2", None, 120))])
+    told = [(call[1], call[3]) for call in alone.sink.took("append")]
+    assert told == ([("put", b"2")] if fork == 115 else [("put", b"1"), ("put", b"2")])
+
+
+SHOWN = Source("one", Anchor(100, 5), Anchor(100, 5), 100, 0, {b"a": 115})
 EVERYTHING = frozenset(range(SEGMENTS))
 
 
