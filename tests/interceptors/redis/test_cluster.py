@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from tests.interceptors.redis.test_node import CACHE, content, run, started
 from tests.support.memory import LiveMemory
 from tests.support.topics import derived
 from tests.support.waiting import awaiting
+
+SLOTS = [slot_of(tag.encode()) for tag in TAGS]
 
 
 @pytest.fixture(params=["valkey", pytest.param("redis", marks=pytest.mark.slow)])
@@ -87,14 +91,13 @@ def test_a_slot_that_moves_is_reset_alone(live: LiveMemory, cluster: Cluster) ->
         nodes = [await beside(live, cluster, number) for number in range(3)]
         topic = await caught_up(live, cluster)
         done, deleted = topic.resets.total(), topic.reasons["remove"]
-        for slot in (slot_of(tag.encode()) for tag in TAGS):
+        for slot in SLOTS:
             for _ in range(2):  # there, and back
-                target = next(each for each in cluster.servers[:3] if each is not cluster.owner(slot))
-                cluster.move(slot, target)
+                cluster.move(slot, cluster.other(slot))
                 done += 1
                 await resets(live, done)
         topic = await caught_up(live, cluster)
-        assert topic.resets == {"initial": len(SOME), "stream_lost": 2 * len(TAGS)}
+        assert topic.resets == {"initial": len(SOME), "stream_lost": 2 * len(SLOTS)}
         assert topic.reasons["remove"] == deleted, "no key was deleted"
         load(cluster, 2)
         topic = await caught_up(live, cluster)
@@ -112,9 +115,8 @@ def test_a_move_that_is_taken_back(live: LiveMemory, cluster: Cluster, most: int
         nodes = [await beside(live, cluster, number) for number in range(3)]
         topic = await caught_up(live, cluster)
         done, deleted = topic.resets.total(), topic.reasons["remove"]
-        slot = slot_of(TAGS[0].encode())
-        source = cluster.owner(slot)
-        target = next(each for each in cluster.servers[:3] if each is not source)
+        slot = SLOTS[0]
+        source, target = cluster.owner(slot), cluster.other(slot)
         cluster.move(slot, target, most=most)
         cluster.client.set(f"{TAGS[0]}meanwhile", "v")
         await awaiting(lambda: any(node.connector.core.phase(slot) == "released" for node in nodes), 10, "its release")
@@ -137,11 +139,9 @@ def test_slots_move_under_load(live: LiveMemory, cluster: Cluster) -> None:
         nodes = [await beside(live, cluster, number) for number in range(3)]
         for turn in range(4):
             loads = asyncio.ensure_future(asyncio.to_thread(load, cluster, turn, 600))
-            for tag in TAGS:
-                slot = slot_of(tag.encode())
-                target = next(each for each in cluster.servers[:3] if each is not cluster.owner(slot))
-                await asyncio.to_thread(cluster.move, slot, target)
-                if tag == TAGS[2] and turn % 2:
+            for slot in SLOTS:
+                await asyncio.to_thread(cluster.move, slot, cluster.other(slot))
+                if slot == SLOTS[2] and turn % 2:
                     await nodes[0].abort()
                     nodes[0] = await beside(live, cluster, 0)
             await loads
@@ -194,5 +194,94 @@ def test_failovers_by_hand(live: LiveMemory, cluster: Cluster) -> None:
         assert topic.resets == {"initial": len(SOME)}
         for node in nodes:
             await node.stop()
+
+    run(live, work)
+
+
+def test_slots_that_move_at_once(live: LiveMemory, tmp_path: Path) -> None:
+    """Valkey 9 copies a whole slot to its new node before that owns it, and deletes it afterwards where it was."""
+
+    async def work() -> None:
+        with cluster_of("valkey", tmp_path / "servers", 3, SOME) as cluster:
+            nodes = [await beside(live, cluster, number) for number in range(6)]
+            load(cluster, 1)
+            topic = await caught_up(live, cluster)
+            removed = topic.reasons["remove"]
+            for slot in SLOTS:
+                await asyncio.to_thread(cluster.move_at_once, slot, cluster.other(slot))
+                await caught_up(live, cluster)
+            await resets(live, topic.resets.total() + len(SLOTS))
+            topic = await caught_up(live, cluster)
+            assert topic.reasons["remove"] == removed
+            loads = asyncio.ensure_future(asyncio.to_thread(load, cluster, 2, 600))
+            for slot in SLOTS:
+                await asyncio.to_thread(cluster.move_at_once, slot, cluster.other(slot))
+            await loads
+            await caught_up(live, cluster)
+            for node in nodes:
+                await node.stop()
+
+    run(live, work)
+
+
+def test_a_primary_that_stands_and_goes_on(live: LiveMemory, cluster: Cluster) -> None:
+    """Another one was elected meanwhile. Its connector stands with it, or does not."""
+
+    async def work() -> None:
+        nodes = [await beside(live, cluster, number) for number in range(6)]
+        load(cluster, 1)
+        await caught_up(live, cluster)
+        process = cluster.servers[0].process
+        process.send_signal(signal.SIGSTOP)
+        others = [each for each in cluster.servers if each is not cluster.servers[0]]
+        await awaiting(lambda: sum(each.ask("ROLE")[0] == b"master" for each in others) == 3, 20, "the failover")
+        process.send_signal(signal.SIGCONT)
+        await awaiting(cluster.is_settled, 20, "one view")
+        load(cluster, 2)
+        topic = await caught_up(live, cluster)
+        assert topic.resets == {"initial": len(SOME)}
+        for node in nodes:
+            await node.stop()
+
+    run(live, work)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happens(live: LiveMemory, tmp_path: Path, seed: int) -> None:
+    """Under load: slots move, connectors and servers are killed, shards are flushed, replicas are promoted."""
+    chance = random.Random(seed)
+
+    async def work() -> None:
+        with cluster_of("valkey", tmp_path / "servers", 3, SOME) as cluster:
+            nodes = [await beside(live, cluster, number) for number in range(6)]
+            for turn in range(12):
+                loads = asyncio.ensure_future(asyncio.to_thread(load, cluster, 100 * seed + turn, 400))
+                for _ in range(chance.randint(1, 3)):
+                    await happens(chance.randrange(6), cluster, nodes)
+                await loads
+                await awaiting(cluster.is_settled, 30, "one view")
+            await caught_up(live, cluster)
+            for node in nodes:
+                await node.stop()
+
+    async def happens(what: int, cluster: Cluster, nodes: list[RedisNode]) -> None:
+        number = chance.randrange(6)
+        match what:
+            case 0 | 1:
+                slot = chance.choice(SLOTS)
+                await asyncio.to_thread(cluster.move if what else cluster.move_at_once, slot, cluster.other(slot))
+            case 2:
+                await nodes[number].abort()
+                nodes[number] = await beside(live, cluster, number)
+            case 3:
+                await asyncio.to_thread(cluster.servers[number].restart)
+                await awaiting(cluster.is_settled, 30, "one view")
+            case 4:
+                await asyncio.to_thread(chance.choice(cluster.primaries()).ask, "FLUSHALL")
+            case _:
+                replicas = [each for each in cluster.servers if each not in cluster.primaries()]
+                if replicas and all(map(is_up, cluster.servers)):
+                    await fail_over(cluster, chance.choice(replicas))
 
     run(live, work)
