@@ -32,29 +32,29 @@ class BatchBuilder:
         self._snapshots = snapshots
         self._next_first = 0
 
-    def next(self, due: bool) -> Batch:
+    def next(self, working: list[Segment], due: bool) -> Batch:
         """The next batch, perhaps empty. `due`: the commit interval is over, few operations will do."""
         batch, room = Batch(self._node), self._node.settings.max_batch_size
-        primaries = self._node.writable()
-        self._control(batch, primaries)
-        self._begins(batch, primaries)
-        ready = sum(s.acked - s.sent for s in primaries if s.phase is Phase.WRITING and s.acked > s.sent)
-        if batch.items or due or ready >= room or any(s.phase is Phase.ROWS for s in primaries):
-            self._next_first = (self._next_first + 1) % max(1, len(primaries))
-            self._entries(batch, self._rotated(primaries))
+        working, rotated = self._node.writable(working), list[Segment]()
+        self._control(batch, working)
+        self._begins(batch, working)
+        ready = sum(s.acked - s.sent for s in working if s.phase is Phase.WRITING and s.acked > s.sent)
+        if batch.items or due or ready >= room or any(s.phase is Phase.ROWS for s in working):
+            rotated = self._rotated(working)
+            self._entries(batch, rotated)
             if not batch.items:  # a clear came first in its segment: that is a begin
-                self._begins(batch, primaries)
+                self._begins(batch, working)
         if batch.items or due:
-            self._chunks(batch, self._rotated(primaries))
+            self._chunks(batch, rotated)
         if due:
-            self._renewals(batch, primaries)
-            self._releases(batch, primaries)
+            self._renewals(batch)
+            self._releases(batch, working)
         return batch
 
     def only(self, numbers: Sequence[int]) -> Batch:
         """The next batch, perhaps empty, with entries of these segments only."""
         batch = Batch(self._node)
-        primaries = self._node.writable()
+        primaries = self._node.writable(self._node.primaries.values())
         group = [s for s in primaries if s.number in numbers]
         self._control(batch, primaries)
         self._begins(batch, group)
@@ -62,8 +62,12 @@ class BatchBuilder:
         self._chunks(batch, group)
         return batch
 
-    def _rotated(self, segments: list[Segment]) -> list[Segment]:
-        return segments[self._next_first :] + segments[: self._next_first]
+    def _rotated(self, working: list[Segment]) -> list[Segment]:
+        """These, beginning with another one each time: of all primaries, so that it does not depend on who rests."""
+        everyone = self._node.writable(self._node.primaries.values())
+        self._next_first = (self._next_first + 1) % max(1, len(everyone))
+        before = {segment.number for segment in everyone[: self._next_first]} if working else ()
+        return [s for s in working if s.number not in before] + [s for s in working if s.number in before]
 
     def _control(self, batch: Batch, segments: Sequence[Segment]) -> None:
         for segment in segments:
@@ -126,13 +130,17 @@ class BatchBuilder:
             if segment.snapshot is not None and segment.phase is Phase.WRITING and not segment.release_wanted:
                 self._snapshots.chunk(batch, segment, segment.snapshot)
 
-    def _renewals(self, batch: Batch, segments: Sequence[Segment]) -> None:
+    def _renewals(self, batch: Batch) -> None:
         """Positions of idle segments are renewed, so that readers can tell silence from progress."""
-        interval, now = self._node.settings.heartbeat_interval, self._node.now
-        for segment in segments:
-            if interval and segment.is_drained and now - segment.renewed_at >= interval:
+        node, now = self._node, self._node.now
+        interval = node.settings.heartbeat_interval
+        if not interval or now - node.renewed_from < interval:
+            return
+        for segment in node.writable(node.primaries.values()):
+            if segment.is_drained and now - segment.renewed_at >= interval:
                 segment.renewed_at = now
                 batch.position(segment, segment.history[-1], Kind.POSITION_RENEWAL)
+        node.renewed_from = min((segment.renewed_at for segment in node.primaries.values()), default=now)
 
     def _releases(self, batch: Batch, segments: Sequence[Segment]) -> None:
         for segment in segments:

@@ -44,8 +44,7 @@ class ConnectorCore:
     def __init__(self, member: str, settings: Settings, cache: CacheState | StreamState, first_number: int = 0) -> None:
         budget = Budget(settings.max_operations, settings.max_bytes)
         self._node = node = NodeState(member, settings, cache, budget, first_number)
-        self._segments = node.segments
-        self._primaries = node.primaries
+        self._segments, self._primaries = node.segments, node.primaries
         self._fencing = Fencing(node)
         self._log_watch = LogWatch(node)
         self._replica = Replica(node)
@@ -124,7 +123,7 @@ class ConnectorCore:
         if epoch <= seg.epoch:
             raise ValueError(f"segment {segment}: epoch {epoch} is not above {seg.epoch}")
         seg.promote(epoch, must_reset, self._resets.requested(seg), isinstance(self._node.cache, StreamState))
-        self._primaries[segment] = seg
+        self._node.own(seg)
 
     def demote(self, segment: int) -> None:
         """The node is backup from now on, or will be: history and op log stay."""
@@ -237,8 +236,8 @@ class ConnectorCore:
     @property
     def finished(self) -> bool:
         """Whether the snapshot is all that was asked for (`snapshot.mode=initial_only`), and is in Kafka."""
-        done = all(s.phase is Phase.WRITING and not s.owed for s in self._primaries.values())
-        return not self.settings.snapshot_mode.goes_on and bool(self._primaries) and done
+        asked = not self.settings.snapshot_mode.goes_on and bool(self._primaries)
+        return asked and all(s.phase is Phase.WRITING and not s.owed for s in self._primaries.values())
 
     def unwritten(self) -> int:
         """Operations of primaries that Kafka is not known to hold, and one for each takeover or reset under way."""
@@ -381,17 +380,18 @@ class ConnectorCore:
         """
         node = self._node
         node.now, node.wall_us = now, wall_us
-        for seconds in self.timing.observe(self._primaries.values(), now):
-            node.counts.takeover_ended(seconds)
-        self._hanging.lose_patience()
         self._resets.start_scheduled()
         self._takeover.tell_streams()
         self._takeover.correct()
+        working = node.working()
+        for seconds in self.timing.observe(working, now):
+            node.counts.takeover_ended(seconds)
+        self._hanging.lose_patience(working)
         effects = node.take_outbox()
         effects += self._transactions.open()
-        effects += self._fencing.effects()
-        effects += self._scans.effects(self._transactions.segments)
-        effects += self._transactions.begin()
+        effects += self._fencing.effects(working)
+        effects += self._scans.effects(working, self._transactions.segments)
+        effects += self._transactions.begin(working)
         return effects + self._resets.ask_streams()
 
     def next_poll(self, now: float) -> float:

@@ -17,10 +17,10 @@ class Fencing:
         self._under_way: set[Producer] = set()
         """The producers whose fence takeovers wait for."""
 
-    def effects(self) -> list[Fence]:
+    def effects(self, working: Iterable[Segment]) -> list[Fence]:
         """The fences that takeovers wait for."""
         waiting: dict[Producer, list[tuple[int, int]]] = {}
-        for segment in self._node.primaries.values():
+        for segment in working:
             if segment.phase is Phase.FENCE:
                 for producer in segment.unfenced - self._under_way:
                     waiting.setdefault(producer, []).append((segment.number, segment.epoch))

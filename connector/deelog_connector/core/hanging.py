@@ -7,6 +7,7 @@ docs/decisions.md, "One partition that takes no records".
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 
 from deelog_connector.core.effects import (
     EndHanging,
@@ -18,7 +19,7 @@ from deelog_connector.core.effects import (
     StateItem,
 )
 from deelog_connector.core.scan import Claimant
-from deelog_connector.core.segment import Phase
+from deelog_connector.core.segment import Phase, Segment
 from deelog_connector.core.state import NodeState
 from deelog_schemas.header import node_number
 from deelog_schemas.member import node_id_of
@@ -40,17 +41,19 @@ class HangingTransactions:
         """A transaction is committed, says the client. No reader sees it where its end was lost with a leader."""
         for item in items:
             if isinstance(item, StateItem) and item.state is not None:
+                self._unread.pop(item.segment, None)  # the latest come last
                 self._unread[item.segment] = item.partition, item.state, self._node.now
 
-    def lose_patience(self) -> None:
+    def lose_patience(self, working: Iterable[Segment]) -> None:
         """Looks where records of ours on the positions topic have been hidden for too long."""
         node, waiting = self._node, set[int]()
-        for number, (partition, state, since) in list(self._unread.items()):
-            if node.now - since >= node.settings.patience and partition not in node.withheld:
+        overdue = takewhile(lambda unread: node.now - unread[1][2] >= node.settings.patience, self._unread.items())
+        for number, (partition, state, _) in list(overdue):
+            if partition not in node.withheld:
                 del self._unread[number]
                 if not node.positions.holds(number, state):
                     waiting.add(partition)
-        for segment in node.writable():
+        for segment in node.writable(working):
             asked = segment.awaited and segment.phase in (Phase.LOOK, Phase.READ)
             if asked and node.now - segment.asked_at >= node.settings.patience:
                 segment.asked_at = node.now

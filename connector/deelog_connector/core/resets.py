@@ -79,7 +79,7 @@ class Resets:
         primaries = self._node.primaries
         for number in self._schedule.due(self._node.wall_us):
             segment = primaries.get(number)
-            if any(other.phase in RESETTING for other in self._node.writable()):
+            if any(other.phase in RESETTING for other in self._node.writable(primaries.values())):
                 return
             if segment is not None and segment.phase in UNDECIDED:
                 continue

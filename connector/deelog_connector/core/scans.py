@@ -27,11 +27,11 @@ class Scans:
         """Whether no scan is under way."""
         return not self._markers
 
-    def effects(self, in_flight: Collection[int]) -> list[Scan]:
+    def effects(self, working: Iterable[Segment], in_flight: Collection[int]) -> list[Scan]:
         """The scans that segments wait for, but for those that the transaction under way writes, and of partitions that
         are withheld."""
         waiting: dict[int, list[Segment]] = {}
-        for segment in self._node.writable():
+        for segment in self._node.writable(working):
             if segment.listens and segment.number not in in_flight:
                 waiting.setdefault(segment.partition, []).append(segment)
         scans = []

@@ -120,6 +120,8 @@ class NodeState:
     """Partitions to which nothing is written for now, and of which nothing is read."""
     max_batch_bytes: int = MAX_BATCH_BYTES
     """Of keys and values in the next transaction: less where Kafka is slow."""
+    renewed_from: float = 0.0
+    """No position of a primary was renewed before this moment."""
     reset_here: set[int] = field(default_factory=set)
     """Segments that this process has reset."""
     now: float = 0.0
@@ -158,10 +160,21 @@ class NodeState:
         """The primaries whose changes are on this partition."""
         return [segment for segment in self.primaries.values() if segment.partition == partition]
 
-    def writable(self) -> list[Segment]:
-        """The primaries whose partition is not withheld."""
-        primaries = self.primaries.values()
-        return [s for s in primaries if s.partition not in self.withheld] if self.withheld else list(primaries)
+    def writable(self, segments: Iterable[Segment]) -> list[Segment]:
+        """Of these segments those whose partition is not withheld."""
+        return [s for s in segments if s.partition not in self.withheld] if self.withheld else list(segments)
+
+    def working(self) -> list[Segment]:
+        """The primaries for which a poll may have something to do: of thousands most are written, and rest.
+
+        What rests begins to work by an event. Only the renewal of its position comes without: see `renewed_from`.
+        """
+        rests = Phase.WRITING
+        return [
+            s
+            for s in self.primaries.values()
+            if s.phase is not rests or s.acked > s.sent or s.noted is not rests or s.release_wanted or s.snapshot
+        ]
 
     def took(self, seconds: float, size: int, *, committed: bool = True) -> bool:
         """A transaction with so many bytes took so long to be committed, or to fail; whether that was too long.
@@ -178,6 +191,11 @@ class NodeState:
         elif committed and seconds < timeout / 8:
             self.max_batch_bytes = min(MAX_BATCH_BYTES, max(self.max_batch_bytes, 2 * size))
         return too_long
+
+    def own(self, segment: Segment) -> None:
+        """The node is primary from now on."""
+        self.primaries[segment.number] = segment
+        self.renewed_from = min(self.renewed_from, segment.renewed_at)
 
     def demote(self, number: int) -> None:
         """The node is backup from now on, or will be: history and op log stay."""

@@ -26,11 +26,11 @@ class Timing:
         self.reset_ended: float | None = None
         """When no segment was being reset any more; None while one is."""
 
-    def observe(self, primaries: Collection[Segment], now: float) -> list[float]:
+    def observe(self, working: Collection[Segment], now: float) -> list[float]:
         """Compares each segment with the poll before; the seconds of the takeovers that have ended since."""
         ended = []
         changed = self.resetting
-        for segment in primaries:
+        for segment in working:
             if segment.phase is not segment.noted:
                 self._phase_changed(segment, now)
                 changed = True
@@ -41,7 +41,7 @@ class Timing:
                 self.takeovers.add(ended[-1])
                 segment.promoted_at = 0.0
         if changed:
-            self._observe_resets(primaries, now)
+            self._observe_resets(working, now)
         return ended
 
     def _phase_changed(self, segment: Segment, now: float) -> None:
@@ -50,9 +50,9 @@ class Timing:
             before.add(now - segment.noted_at)
         segment.noted, segment.noted_at = segment.phase, now
 
-    def _observe_resets(self, primaries: Collection[Segment], now: float) -> None:
+    def _observe_resets(self, working: Collection[Segment], now: float) -> None:
         running = self.resetting
-        if any(segment.phase in RESETTING for segment in primaries):
+        if any(segment.phase in RESETTING for segment in working):
             if not running:
                 self.reset_began, self.reset_ended = now, None
         elif running:

@@ -106,14 +106,14 @@ class Transactions:
         """The segments of the transaction under way."""
         return {item.segment for item in self._batch.items} if self._batch else set()
 
-    def begin(self) -> list[Effect]:
+    def begin(self, working: list[Segment]) -> list[Effect]:
         """The next transaction, where there is anything to write and nothing is under way."""
         if self.producer is not ProducerState.OPEN or self._batch is not None or self.paused:
             return []
         if self._committed_bytes:
             self._node.took(self._node.now - self._committed_at, self._committed_bytes)
             self._committed_bytes = 0
-        batch = self._next_batch()
+        batch = self._next_batch(working)
         if not batch.items:
             self._snapshots.committed(batch)  # of keys that are gone, or come as changes: there is nothing to write
             return self._node.take_outbox()
@@ -170,10 +170,10 @@ class Transactions:
             if is_run and (size >= 8 * limit or size > limit == MIN_BATCH_BYTES):
                 self._room.overflow(segment.number)
 
-    def _next_batch(self) -> Batch:
+    def _next_batch(self, working: list[Segment]) -> Batch:
         if not self._suspects:
             node = self._node
-            return self._builder.next(due=node.now - self._committed_at >= node.settings.commit_interval)
+            return self._builder.next(working, due=node.now - self._committed_at >= node.settings.commit_interval)
         batch = self._builder.only(self._suspects[-1])
         if not batch.items and not self._untested(self._suspects[-1]):
             self._suspects.pop()
@@ -227,5 +227,5 @@ class Transactions:
 
         One that is withheld may be suspected again: the others do not wait for it.
         """
-        segments = [s for s in self._node.writable() if s.number in numbers]
+        segments = [s for s in self._node.writable(self._node.primaries.values()) if s.number in numbers]
         return any(segment.phase in UNDECIDED or segment.phase in RESETTING for segment in segments)

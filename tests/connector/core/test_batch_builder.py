@@ -111,17 +111,17 @@ def kinds(batch: Batch) -> list[tuple[int, Kind]]:
 def test_a_few_operations_wait_until_a_commit_is_due() -> None:
     state = node(max_batch_size=4)
     filled(state, 0, 3)
-    assert written(builder(state).next(due=False)) == {}
-    assert written(builder(state).next(due=True)) == {0: [1, 2, 3]}
+    assert written(builder(state).next(state.working(), due=False)) == {}
+    assert written(builder(state).next(state.working(), due=True)) == {0: [1, 2, 3]}
     filled(state, 1, 1)
-    assert written(builder(state).next(due=False)) == {0: [1, 2, 3], 1: [1]}
+    assert written(builder(state).next(state.working(), due=False)) == {0: [1, 2, 3], 1: [1]}
 
 
 def test_a_control_record_takes_operations_along() -> None:
     state = node()
     filled(state, 0, 1)
     primary(state, 1, Phase.CLAIM)
-    batch = builder(state).next(due=False)
+    batch = builder(state).next(state.working(), due=False)
     assert kinds(batch) == [(1, Kind.CLAIM), (1, Kind.CLAIM_STATE), (0, Kind.POSITION)]
     assert written(batch) == {0: [1]}
 
@@ -131,7 +131,7 @@ def test_a_batch_is_filled_from_another_segment_each_time() -> None:
     for number in range(3):
         filled(state, number, 2)
     one = builder(state)
-    assert [written(one.next(due=True)) for _ in range(4)] == [
+    assert [written(one.next(state.working(), due=True)) for _ in range(4)] == [
         {1: [1, 2], 2: [1]},
         {2: [1, 2], 0: [1]},
         {0: [1, 2], 1: [1]},
@@ -143,7 +143,7 @@ def test_what_is_written_and_where_the_segment_is_then() -> None:
     state = node()
     segment = filled(state, 0, 5, sent=2)
     segment.acked = 4
-    batch = builder(state).next(due=True)
+    batch = builder(state).next(state.working(), due=True)
     assert written(batch) == {0: [3, 4]}
     assert (segment.in_flight, batch.entries) == (4, 2)
     assert batch.advances == [Advance(0, 0, Phase.WRITING, 4, 3, 2)]
@@ -155,11 +155,11 @@ def test_an_atomic_run_is_whole_or_waits() -> None:
     state = node(max_batch_size=2)
     segment = filled(state, 0, 6, sent=1, atomic_to=5)
     segment.acked = 4
-    assert written(builder(state).next(due=True)) == {}
+    assert written(builder(state).next(state.working(), due=True)) == {}
     segment.acked = 6
-    assert written(builder(state).next(due=True)) == {0: [2, 3, 4, 5]}
+    assert written(builder(state).next(state.working(), due=True)) == {0: [2, 3, 4, 5]}
     segment.sent = 5
-    assert written(builder(state).next(due=True)) == {0: [6]}
+    assert written(builder(state).next(state.working(), due=True)) == {0: [6]}
 
 
 def large(sequence: int) -> Operation:
@@ -172,15 +172,15 @@ def test_a_batch_ends_with_the_operation_that_fills_it() -> None:
     for number in (0, 1):
         captured(primary(state, number), *map(large, range(1, 5)))
     one = builder(state)
-    batch = one.next(due=True)
+    batch = one.next(state.working(), due=True)
     assert (written(batch), batch.entries) == ({1: [1, 2, 3]}, 3)
     assert batch.advances == [Advance(1, 0, Phase.WRITING, 3, 1, 3)]
     assert batch.is_full
     state.max_batch_bytes = 1
-    assert written(one.next(due=True)) == {0: [1]}  # one at least
+    assert written(one.next(state.working(), due=True)) == {0: [1]}  # one at least
     state.segments[0].atomic_to = 3
     state.segments[1].sent = 4
-    assert written(one.next(due=True)) == {0: [1, 2, 3]}  # what must be in one transaction is
+    assert written(one.next(state.working(), due=True)) == {0: [1, 2, 3]}  # what must be in one transaction is
 
 
 @pytest.mark.parametrize(("limit", "steps"), [(1, [1, 2, 3, 4, 5]), (5, [2, 4, 5]), (1000, [5])])
@@ -193,7 +193,7 @@ def test_deletes_and_rows_of_a_reset_end_where_the_batch_is_full(limit: int, ste
     segment = primary(state, 0, Phase.ROWS, reset=reset)
     one, keys, ends = builder(state), list[bytes](), list[Any]()
     for upto in steps:
-        batch = one.next(due=True)
+        batch = one.next(state.working(), due=True)
         assert [(advance.value, advance.ended) for advance in batch.advances] == [(upto, upto == 5)]
         for item in batch.items:
             keys += item.keys if isinstance(item, TakenBackItem) else []
@@ -217,7 +217,7 @@ def test_entries_are_read_of_few_segments_in_one_poll() -> None:
         primary(state, number, Phase.ROWS, history=((7, 1),), acked=0, reset=owing)
     one, reads = builder(state), []
     for _ in range(5):
-        assert one.next(due=True).items == []
+        assert one.next(state.working(), due=True).items == []
         reads.append(len(cache.read))
     assert reads == [2, 4, 6, 7, 7]
     assert sorted(cache.read) == list(range(7))
@@ -253,7 +253,38 @@ def test_a_reset_that_may_not_write_its_rows_after_a_refusal_holds_up_no_suspect
         primary(state, number, Phase.OWED, owed="signal")
     one = builder(state)
     assert [k for k in kinds(one.only([1])) if k[1] is Kind.RESET_BEGIN] == [(1, Kind.RESET_BEGIN)]
-    assert (0, Kind.RESET_BEGIN) not in kinds(one.next(due=False))  # the keys of one partition at a time
+    batch = one.next(state.working(), due=False)
+    assert (0, Kind.RESET_BEGIN) not in kinds(batch)  # the keys of one partition at a time
+
+
+def test_whose_turn_it_is_does_not_depend_on_who_rests() -> None:
+    state = node(max_batch_size=3)
+    for number in range(5):
+        primary(state, number, noted=Phase.WRITING)
+    for number in (1, 3):
+        filled(state, number, 2, noted=Phase.WRITING)
+    one = builder(state)
+    assert [written(one.next(state.working(), due=True)) for _ in range(4)] == [
+        {1: [1, 2], 3: [1]},
+        {3: [1, 2], 1: [1]},
+        {3: [1, 2], 1: [1]},
+        {1: [1, 2], 3: [1]},
+    ]
+
+
+def test_the_renewal_of_those_that_rest_is_not_missed() -> None:
+    state = node(heartbeat_interval=5.0)
+    one = builder(state)
+    rests: dict[str, Any] = {"sent": 0, "written": 0, "noted": Phase.WRITING}
+    for now, renewed in ((100.0, [0]), (101.0, [2]), (104.0, []), (105.0, [0]), (106.0, [2]), (110.0, [0])):
+        state.now = now
+        if renewed == [2] and now == 101.0:
+            state.own(primary(state, 2, **rests))  # in its next promotion
+        elif now == 100.0:
+            state.own(primary(state, 0, **rests))
+        assert state.working() == []
+        assert kinds(one.next([], due=True)) == [(number, Kind.POSITION_RENEWAL) for number in renewed], now
+    assert state.renewed_from == 106.0
 
 
 def test_the_position_of_an_idle_segment_is_renewed() -> None:
@@ -263,12 +294,12 @@ def test_the_position_of_an_idle_segment_is_renewed() -> None:
     one = builder(state)
     for now, renewed in ((104.9, False), (105.0, True), (106.0, False), (110.0, True)):
         state.now = now
-        assert kinds(one.next(due=False)) == []
-        assert kinds(one.next(due=True)) == [(0, Kind.POSITION_RENEWAL)] * renewed
+        assert kinds(one.next(state.working(), due=False)) == []
+        assert kinds(one.next(state.working(), due=True)) == [(0, Kind.POSITION_RENEWAL)] * renewed
     assert idle.renewed_at == 110.0
     state.settings = replace(state.settings, heartbeat_interval=0.0)
     state.now = 999.0
-    assert kinds(one.next(due=True)) == []
+    assert kinds(one.next(state.working(), due=True)) == []
 
 
 @pytest.mark.parametrize(
@@ -286,7 +317,7 @@ def test_what_is_drained_is_released(fields: dict[str, Any], released: bool) -> 
     state = node(heartbeat_interval=0.0)
     drained: dict[str, Any] = {"sent": 3, "written": 3, "history": ((7, 3),), "release_wanted": True}
     segment = primary(state, 0, **drained | fields)
-    batch = builder(state).next(due=True)
+    batch = builder(state).next(state.working(), due=True)
     assert ((0, Kind.RELEASE) in kinds(batch)) is released
     assert segment.phase is (Phase.RELEASING if released else Phase.WRITING)
 
@@ -295,8 +326,8 @@ def test_chunks_of_a_snapshot_come_last_and_one_at_least() -> None:
     state = node({b"a": b"1", b"b": b"2"}, max_batch_size=2, heartbeat_interval=0.0)
     segment = primary(state, 0, snapshot=Snapshot())
     filled(state, 1, 2)
-    batch = builder(state).next(due=True)
+    batch = builder(state).next(state.working(), due=True)
     assert [type(i) for i in batch.items] == [OperationsItem, StateItem, RowsItem]
     assert batch.entries == 4
     segment.release_wanted = True
-    assert not builder(state).next(due=True).chunks
+    assert not builder(state).next(state.working(), due=True).chunks

@@ -68,15 +68,20 @@ def fencing(state: NodeState, number: int, *nodes: str, epoch: int = 7) -> Segme
 def test_one_fence_of_a_node_serves_all_that_wait_and_no_other_begins_meanwhile() -> None:
     state = node()
     fences = Fencing(state)
-    assert fences.effects() == []
+    assert fences.effects(state.working()) == []
     first, second = fencing(state, 0, "n1", "n2"), fencing(state, 1, "n1", epoch=8)
-    assert fences.effects() == [Fence(Producer("n1"), ((0, 7), (1, 8))), Fence(Producer("n2"), ((0, 7),))]
+    assert fences.effects(state.working()) == [
+        Fence(Producer("n1"), ((0, 7), (1, 8))),
+        Fence(Producer("n2"), ((0, 7),)),
+    ]
     assert state.counts.fenced == 2
     third = fencing(state, 2, "n1", "n3")
-    assert fences.effects() == [Fence(Producer("n3"), ((2, 7),))]  # its claim came after the fence of n1 had begun
+    assert fences.effects(state.working()) == [
+        Fence(Producer("n3"), ((2, 7),))
+    ]  # its claim came after the fence of n1 had begun
     fences.fenced(Producer("n1"), ((0, 7), (1, 8), (5, 7)))
     assert [segment.phase for segment in (first, second, third)] == [Phase.FENCE, Phase.ACTIVE, Phase.FENCE]
-    assert fences.effects() == [Fence(Producer("n1"), ((2, 7),))]
+    assert fences.effects(state.working()) == [Fence(Producer("n1"), ((2, 7),))]
     fences.fenced(Producer("n2"), ((0, 7),))
     fences.fenced(Producer("n3"), ((2, 7),))
     assert [segment.phase for segment in (first, third)] == [Phase.ACTIVE, Phase.FENCE]
@@ -89,11 +94,11 @@ def test_a_node_whose_fence_is_not_answered_holds_up_nobody_else() -> None:
     state = node()
     fences = Fencing(state)
     away, other = fencing(state, 0, "n1"), fencing(state, 1, "n2")
-    fences.effects()
+    fences.effects(state.working())
     fences.fenced(Producer("n2"), ((1, 7),))
     assert (away.phase, other.phase) == (Phase.FENCE, Phase.ACTIVE)
     later = fencing(state, 2, "n2")
-    assert fences.effects() == [Fence(Producer("n2"), ((2, 7),))]
+    assert fences.effects(state.working()) == [Fence(Producer("n2"), ((2, 7),))]
     fences.fenced(Producer("n2"), ((2, 7),))
     assert later.phase is Phase.ACTIVE
 
@@ -102,11 +107,11 @@ def test_the_answer_to_a_fence_of_another_takeover_does_not_count() -> None:
     state = node()
     fences = Fencing(state)
     segment = fencing(state, 0, "n1")
-    fences.effects()
+    fences.effects(state.working())
     segment.epoch = 9  # promoted again meanwhile: n1 may have claimed once more in between
     fences.fenced(Producer("n1"), ((0, 7),))
     assert (segment.phase, segment.unfenced) == (Phase.FENCE, frozenset({Producer("n1")}))
-    assert fences.effects() == [Fence(Producer("n1"), ((0, 9),))]
+    assert fences.effects(state.working()) == [Fence(Producer("n1"), ((0, 9),))]
     segment.phase = Phase.CLAIM
     fences.fenced(Producer("n1"), ((0, 9),))
     assert segment.phase is Phase.CLAIM

@@ -19,6 +19,7 @@ from deelog_connector.core.scan import SegmentScan
 from deelog_connector.core.segment import Phase, PositionsView
 from deelog_connector.core.state import NodeState
 from deelog_schemas.header import Kind, node_number
+from deelog_schemas.keys import partition_of
 from deelog_schemas.positions import ClaimState, PositionState, ReleaseState, ResetState, State, StateRecord
 from tests.connector.core.builders import MEMBER, claimed, node, operation, primary
 
@@ -53,10 +54,10 @@ def looks_at_110(state: NodeState, hanging: HangingTransactions) -> None:
     """Ten seconds after 100.0 it is looked for what hides partition 0, and not before."""
     for now in (100.0, 109.9):
         state.now = now
-        hanging.lose_patience()
+        hanging.lose_patience(state.working())
     assert (state.outbox, state.counts.scans_in_vain) == ([], 0)
     state.now = 110.0
-    hanging.lose_patience()
+    hanging.lose_patience(state.working())
     assert state.take_outbox() == [FindHanging(0)]
 
 
@@ -71,10 +72,10 @@ def test_it_is_looked_for_when_records_of_ours_on_positions_are_hidden_for_too_l
     hanging = HangingTransactions(state)
     looks_at_110(state, hanging)
     assert [segment.asked_at for segment in asked] == [110.0, 110.0]
-    hanging.lose_patience()
+    hanging.lose_patience(state.working())
     assert (state.outbox, state.counts.scans_in_vain) == ([], 1)
     state.now, state.withheld = 120.0, frozenset()
-    hanging.lose_patience()
+    hanging.lose_patience(state.working())
     assert (state.outbox, state.counts.scans_in_vain) == ([FindHanging(1)], 3)  # that of 0 is not answered
 
 
@@ -108,12 +109,23 @@ def test_what_is_committed_to_positions_is_read_back_or_it_is_looked_for_what_hi
     looks_at_110(state, hanging)
     hanging.found(0, [])
     state.withheld = frozenset()
-    hanging.lose_patience()
+    hanging.lose_patience(state.working())
     assert state.take_outbox() == [FindHanging(1)]
     state.now = 200.0
     hanging.found(1, [])
-    hanging.lose_patience()
+    hanging.lose_patience(state.working())
     assert state.outbox == []  # once
+
+
+def test_a_segment_that_writes_on_hides_no_other_that_waits() -> None:
+    state = node(patience=10.0)
+    hanging = HangingTransactions(state)
+    for now, numbers in ((90.0, (0, 7)), (95.0, (0,))):
+        state.now = now
+        hanging.committed([item(number, partition_of(number, 2, 8), position(int(now))) for number in numbers])
+    state.now = 101.0
+    hanging.lose_patience(state.working())
+    assert state.outbox == [FindHanging(1)]
 
 
 def test_it_is_looked_for_once_until_that_is_answered() -> None:

@@ -124,11 +124,14 @@ def test_a_scan_of_a_partition_is_for_all_that_wait_there() -> None:
     waiting(state, other, b"m4", 5)
     scans = Scans(state, HangingTransactions(state))
     assert scans.idle
-    assert scans.effects({third}) == [Scan(0, 20, frozenset({b"m1", b"m2"})), Scan(1, 5, frozenset({b"m4"}))]
+    assert scans.effects(state.working(), {third}) == [
+        Scan(0, 20, frozenset({b"m1", b"m2"})),
+        Scan(1, 5, frozenset({b"m4"})),
+    ]
     assert not scans.idle
-    assert scans.effects(()) == []  # both are under way
+    assert scans.effects(state.working(), ()) == []  # both are under way
     scans.ended(1, True)
-    assert scans.effects(()) == [Scan(1, 5, frozenset({b"m4"}))]
+    assert scans.effects(state.working(), ()) == [Scan(1, 5, frozenset({b"m4"}))]
 
 
 def test_a_takeover_is_read_before_keys_are_collected() -> None:
@@ -137,10 +140,10 @@ def test_a_takeover_is_read_before_keys_are_collected() -> None:
     collecting(state, first, b"m1", 30, 2)
     taken = waiting(state, second, b"m2", 20)
     scans = Scans(state, HangingTransactions(state))
-    assert scans.effects(()) == [Scan(0, 20, frozenset({b"m2"}))]
+    assert scans.effects(state.working(), ()) == [Scan(0, 20, frozenset({b"m2"}))]
     scans.ended(0, True)
     taken.marker = None
-    assert scans.effects(()) == [Scan(0, 2, frozenset({b"m1"}), frozenset({first}))]
+    assert scans.effects(state.working(), ()) == [Scan(0, 2, frozenset({b"m1"}), frozenset({first}))]
 
 
 def test_a_segment_reads_up_to_its_marker_and_not_again_what_it_has_read() -> None:
@@ -148,7 +151,7 @@ def test_a_segment_reads_up_to_its_marker_and_not_again_what_it_has_read() -> No
     first, second, late = in_one_partition(state)[:3]
     one, two = waiting(state, first, b"m1", 3), waiting(state, second, b"m2", 0)
     scans = Scans(state, HangingTransactions(state))
-    scans.effects(())
+    scans.effects(state.working(), ())
     unserved = waiting(state, late, b"m3", 0)
     for segment in (one, two, unserved):
         segment.history = ((7, 99),)
@@ -178,7 +181,7 @@ def test_after_a_scan_in_vain_it_is_looked_for_what_hides_its_marker() -> None:
     state = node()
     waiting(state, in_one_partition(state)[0], b"m1", 3)
     scans = Scans(state, HangingTransactions(state))
-    scans.effects(())
+    scans.effects(state.working(), ())
     assert scans.ended(0, False) == []
     assert state.outbox == [FindHanging(0)]
     assert state.counts.scans_in_vain == 1
@@ -188,13 +191,13 @@ def test_keys_are_collected_from_the_partitions_beginning_where_the_base_does_no
     state = node()
     segment = collecting(state, in_one_partition(state)[0], b"m1", 30, 10)
     scans = Scans(state, HangingTransactions(state))
-    scans.effects(())
+    scans.effects(state.working(), ())
     scans.scanned(0, [scanned(10, segment.number), scanned(30, segment.number, Kind.RESET_BEGIN, b"m1")])
     assert scans.ended(0, True) == []  # no reset begins at 10
     assert segment.reset is not None
     assert segment.reset.keys_in_kafka == KeysInKafka(-1)
     assert (segment.scan_next, segment.marker_offset) == (-1, -1)
-    assert scans.effects(()) == [Scan(0, -1, frozenset({b"m1"}), frozenset({segment.number}))]
+    assert scans.effects(state.working(), ()) == [Scan(0, -1, frozenset({b"m1"}), frozenset({segment.number}))]
     scans.scanned(0, [scanned(4, segment.number, key=b"a"), scanned(30, segment.number, Kind.RESET_BEGIN, b"m1")])
     assert segment.reset.keys_in_kafka.keys == {b"a"}
     assert scans.ended(0, True) == [segment]
@@ -208,6 +211,6 @@ def test_a_partition_that_is_withheld_is_not_scanned() -> None:
     waiting(state, elsewhere, b"m2", 4)
     scans = Scans(state, HangingTransactions(state))
     state.withheld = frozenset({0})
-    assert [scan.partition for scan in scans.effects(())] == [1]
+    assert [scan.partition for scan in scans.effects(state.working(), ())] == [1]
     state.withheld = frozenset()
-    assert [scan.partition for scan in scans.effects(())] == [0]
+    assert [scan.partition for scan in scans.effects(state.working(), ())] == [0]

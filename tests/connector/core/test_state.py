@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from deelog_connector.core.effects import OpenProducer
 from deelog_connector.core.oplog import OpLog
 from deelog_connector.core.segment import Phase, Reset, Segment, Snapshot
 from deelog_connector.core.state import MAX_SAMPLES, ChangeTopic, Counts
-from tests.connector.core.builders import node
+from tests.connector.core.builders import node, primary
 
 
 def test_a_segment_is_made_once_and_shares_the_budget() -> None:
@@ -31,6 +33,29 @@ def test_the_primaries_of_a_partition() -> None:
     parts = [state.primaries_of(partition) for partition in (0, 1)]
     assert [{s.partition for s in part} for part in parts] == [{0}, {1}]
     assert sum(map(len, parts)) == 8
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        {"phase": Phase.LOOK},
+        {"phase": Phase.RELEASED},
+        {"acked": 4},
+        {"noted": Phase.ROWS},
+        {"release_wanted": True},
+        {"snapshot": Snapshot()},
+    ],
+)
+def test_who_may_have_something_to_do(work: dict[str, Any]) -> None:
+    """What is written rests, until something comes."""
+    state = node()
+    rests: dict[str, Any] = {"sent": 3, "acked": 3, "noted": Phase.WRITING}
+    primary(state, 0, **rests)
+    works = primary(state, 5, **{**rests, **work})
+    assert state.working() == [works]
+    assert state.writable(state.working()) == [works]
+    state.withheld = frozenset({works.partition})
+    assert (state.working(), state.writable(state.working())) == ([works], [])
 
 
 def test_a_demotion_keeps_history_and_op_log_and_ends_the_rest() -> None:

@@ -164,7 +164,7 @@ def test_it_waits_for_kafka_while_an_opening_or_a_transaction_is_not_answered() 
     one.producer_opened()
     assert one.waits_since == 52.0
     captured(primary(state, 0), operation(1))
-    (commit,) = one.begin()
+    (commit,) = one.begin(state.working())
     assert isinstance(commit, Commit)
     state.now = 55.0
     assert one.waits_since == 52.0
@@ -176,17 +176,17 @@ def test_nothing_is_written_without_a_session_or_while_paused() -> None:
     state = node(commit_interval=0.0)
     captured(primary(state, 0), operation(1))
     one = transactions(state)
-    assert one.begin() == []
+    assert one.begin(state.working()) == []
     one.open()
-    assert one.begin() == []
+    assert one.begin(state.working()) == []
     one.producer_opened()
     one.paused = True
-    assert one.begin() == []
+    assert one.begin(state.working()) == []
     one.paused = False
-    (commit,) = one.begin()
+    (commit,) = one.begin(state.working())
     assert isinstance(commit, Commit)
     assert (commit.token, one.segments, one.idle) == (1, {0}, False)
-    assert one.begin() == []  # one at a time
+    assert one.begin(state.working()) == []  # one at a time
 
 
 def test_operations_wait_for_the_commit_interval() -> None:
@@ -195,16 +195,16 @@ def test_operations_wait_for_the_commit_interval() -> None:
     one = opened(state)
     state.now = 100.0
     captured(segment, operation(1))
-    assert len(one.begin()) == 1
+    assert len(one.begin(state.working())) == 1
     one.committed(1)
     captured(segment, operation(2))
     for now, wait in ((101.0, 4.0), (104.0, 1.0)):
         state.now = now
-        assert one.begin() == []
+        assert one.begin(state.working()) == []
         assert one.next_poll(now) == wait
     state.now = 105.0
     assert one.next_poll(105.0) == one.next_poll(110.0) == 0.0
-    assert len(one.begin()) == 1
+    assert len(one.begin(state.working())) == 1
 
 
 def test_a_commit_moves_its_segment_unless_that_has_moved_on() -> None:
@@ -214,7 +214,7 @@ def test_a_commit_moves_its_segment_unless_that_has_moved_on() -> None:
         captured(segment, operation(1), operation(2))
         state.changes.ends[segment.partition] = 40
         one = opened(state)
-        one.begin()
+        one.begin(state.working())
         state.changes.ends[segment.partition] = 50
         segment.generation += moved_on
         state.now = 9.0
@@ -229,7 +229,7 @@ def test_only_the_transaction_under_way_is_answered() -> None:
     state = node(commit_interval=0.0)
     captured(primary(state, 0), operation(1))
     one = opened(state)
-    one.begin()
+    one.begin(state.working())
     with pytest.raises(AssertionError, match="transaction 2 is not under way"):
         one.committed(2)
 
@@ -240,11 +240,11 @@ def test_after_a_failure_a_new_session_is_opened_and_every_segment_looks_again(c
     segments = [primary(state, number) for number in (0, 1)]
     captured(segments[0], operation(1))
     one = opened(state)
-    one.begin()
+    one.begin(state.working())
     one.commit_failed(1, cause)
     assert [segment.phase for segment in segments] == [Phase.ACTIVE, Phase.ACTIVE]
     assert state.counts.refused == 1
-    assert (one.begin(), one.open()) == ([], [OpenProducer()])
+    assert (one.begin(state.working()), one.open()) == ([], [OpenProducer()])
     one.reopen()
     assert one.open() == []  # it is being opened already
 
@@ -270,7 +270,7 @@ def test_a_transaction_has_fewer_bytes_where_kafka_is_slow() -> None:
     )
     for outcome, size in outcomes:
         captured(primary(state, 0), large)
-        (commit,) = one.begin()
+        (commit,) = one.begin(state.working())
         assert isinstance(commit, Commit)
         if isinstance(outcome, Cause):
             state.now += 2.1
@@ -281,11 +281,11 @@ def test_a_transaction_has_fewer_bytes_where_kafka_is_slow() -> None:
             one.committed(commit.token)
             state.now += outcome
         state.primaries.clear()
-        one.begin()
+        one.begin(state.working())
         assert state.max_batch_bytes == size or size < 0, outcome
     for failed, seconds in ((operation(1, value=bytes(60_000)), 2.1), (large, 1.9)):  # it was not its size
         captured(primary(state, 0), failed)
-        (commit,) = one.begin()
+        (commit,) = one.begin(state.working())
         assert isinstance(commit, Commit)
         state.now += seconds
         one.commit_failed(commit.token, Cause.FENCED)
@@ -295,11 +295,11 @@ def test_a_transaction_has_fewer_bytes_where_kafka_is_slow() -> None:
         assert state.max_batch_bytes == 2 * large.size
     for _ in range(3):
         captured(primary(state, 0), *[large] * 4)
-        (commit,) = one.begin()
+        (commit,) = one.begin(state.working())
         assert isinstance(commit, Commit)
         one.committed(commit.token)
         state.primaries.clear()
-    one.begin()
+    one.begin(state.working())
     assert state.max_batch_bytes == full
 
 
@@ -322,7 +322,7 @@ def test_a_run_that_is_too_slow_for_one_transaction_is_given_up(
     segment.atomic_to = 2
     one = opened(state)
     for number in range(1, 12):
-        (commit,) = one.begin()
+        (commit,) = one.begin(state.working())
         assert isinstance(commit, Commit)
         state.now += seconds
         one.commit_failed(commit.token, cause)
@@ -348,9 +348,9 @@ def test_a_chunk_without_rows_needs_no_transaction() -> None:
     snapshot = Snapshot(keys=[b"gone", b"gone too"])
     primary(state, 0, snapshot=snapshot)
     one = opened(state)
-    assert one.begin() == []
+    assert one.begin(state.working()) == []
     assert (snapshot.cursor, snapshot.over) == (1, False)
-    assert len(one.begin()) == 1  # the end needs one
+    assert len(one.begin(state.working())) == 1  # the end needs one
     assert not snapshot.over
     one.committed(1)
     assert snapshot.over
@@ -369,12 +369,12 @@ def test_segments_of_a_partition_that_is_withheld_are_left_out_and_wait() -> Non
     state.segments[withheld[3]].release_wanted = True
     one = opened(state)
     state.withheld, state.now = frozenset({1}), 100.0
-    (commit,) = one.begin()
+    (commit,) = one.begin(state.working())
     assert isinstance(commit, Commit)
     assert {item.segment for item in commit.items} == partitions.keys() - withheld
     one.committed(commit.token)
     state.withheld = frozenset()
-    (commit,) = one.begin()
+    (commit,) = one.begin(state.working())
     assert isinstance(commit, Commit)
     assert {item.segment for item in commit.items} >= set(withheld[:3])
 
@@ -387,7 +387,7 @@ def test_a_suspect_that_is_withheld_holds_up_nobody() -> None:
     for number in numbers:
         captured(primary(state, number), operation(1))
     one = opened(state)
-    one.begin()
+    one.begin(state.working())
     one.commit_failed(1, Cause.REFUSED)
     one.open()
     one.producer_opened()
@@ -396,7 +396,7 @@ def test_a_suspect_that_is_withheld_holds_up_nobody() -> None:
     state.withheld = frozenset({state.segments[numbers[0]].partition})
     written: set[int] = set()
     for _ in range(4):
-        for effect in one.begin():
+        for effect in one.begin(state.working()):
             assert isinstance(effect, Commit)
             written |= {item.segment for item in effect.items}
             for number in {item.segment for item in effect.items}:
@@ -414,7 +414,7 @@ def test_the_claims_of_a_spare_producer_say_so() -> None:
         one.open()
         one.producer_opened(spare)
         primary(state, 0, Phase.CLAIM)
-        (commit,) = one.begin()
+        (commit,) = one.begin(state.working())
         assert isinstance(commit, Commit)
         (claim,) = [i.state for i in commit.items if isinstance(i, StateItem) and isinstance(i.state, ClaimState)]
         assert claim.spare is spare
