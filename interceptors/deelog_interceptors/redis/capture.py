@@ -58,7 +58,7 @@ class Capture(StreamSide):
     """See the module. `sink` is the connector's; `member` its member.
 
     `changed` is called where changes do not wait for Kafka any longer, and where something is to be read: call
-    `progress`, and see what that is.
+    `progress`, once for many such calls (there are as many as segments), and see what that is.
     """
 
     sink: StreamSink
@@ -165,7 +165,7 @@ class Capture(StreamSide):
         if self.wants_rows(segment, reset_id):
             reset = self._resets[segment]
             reset.images, reset.listed = images, listed
-        self.progress()
+            self._send_rows(segment, reset)
 
     def acknowledged(self, offset: int) -> None:
         """Every replica that counts has the stream up to here."""
@@ -260,8 +260,7 @@ class Capture(StreamSide):
             for _, question in asked:
                 self._answer(question, low, rank)
         for segment, reset in list(self._resets.items()):
-            if reset.images is not None and reset.offset <= upto:
-                self._send_rows(segment, reset)
+            self._send_rows(segment, reset)
         for segment in list(tape.busy):
             one = tape.segments[segment]
             writes = one.is_open and one.is_kept
@@ -300,13 +299,16 @@ class Capture(StreamSide):
         self.sink.counted(segment, question.generation, counted)
 
     def _send_rows(self, segment: int, reset: _Reset) -> None:
+        """Gives the rows of a reset once they are read, and all is acknowledged that they say."""
+        if reset.images is None or reset.offset > min(self.acked, self.tape.offset):
+            return
         tape, sequence = self.tape.segments[segment], self.sink.last_sequence(segment)
         # Behind a gap nothing is known. Of a clear any key may be there again after a failover, and none is listed.
         if self.tape.gap > tape.begin or tape.is_cleared(reset.listed):
             self.read_rows(segment, reset.reset_id)
             return
         del self._resets[segment]
-        rows = tape.take_rows(reset.images or [], reset.listed, sequence)
+        rows = tape.take_rows(reset.images, reset.listed, sequence)
         self.sink.acked(segment, sequence)
         if self.sink.rows_read(segment, reset.reset_id, rows):
             self.tape.busy.add(segment)
@@ -336,7 +338,6 @@ class Capture(StreamSide):
         if self.tape.gap > anchor.offset:
             self.sink.request_reset(segment, UNKNOWN)
         self.tape.busy.add(segment)
-        self.progress()
         self.changed()
 
     def read_rows(self, segment: int, reset_id: str) -> None:
@@ -351,7 +352,6 @@ class Capture(StreamSide):
         if tape.is_open:
             tape.correct(keys)
             self.tape.busy.add(segment)
-            self.progress()
             self.changed()
 
     def position_read(self, segment: int, state: PositionState) -> None:
@@ -364,7 +364,7 @@ class Capture(StreamSide):
         elif state.member == self._member:
             self.tape.written(segment, source)
         self.tape.busy.add(segment)
-        self.changed()  # for one `progress`: as many come as there are segments
+        self.changed()
 
     def released(self, segment: int) -> None:
         self.tape.segments[segment].close()

@@ -314,8 +314,8 @@ class RedisNode:
 
     async def _answer(self) -> None:
         capture = self._capture
-        capture.progress()
         while True:
+            capture.progress()
             tape = capture.tape
             if capture.wants_offset:
                 name, offset = await reading.place(self._client)

@@ -79,16 +79,18 @@ def test_it_is_looked_for_when_records_of_ours_on_positions_are_hidden_for_too_l
     assert (state.outbox, state.counts.scans_in_vain) == ([FindHanging(1)], 3)  # that of 0 is not answered
 
 
+def item(segment: int, partition: int, written: State | None) -> StateItem:
+    return StateItem(Kind.POSITION, segment, partition, (7, 1), b"", written)
+
+
+def position(sequence: int) -> PositionState:
+    return PositionState(7, sequence, 0, 0, 0, 0, -1, 0, "t", MEMBER)
+
+
 def test_what_is_committed_to_positions_is_read_back_or_it_is_looked_for_what_hides_it() -> None:
     """Of a segment that nobody writes to any more: its next transaction would end what hides this one."""
     state = node(patience=10.0)
     hanging = HangingTransactions(state)
-
-    def item(segment: int, partition: int, written: State | None) -> StateItem:
-        return StateItem(Kind.POSITION, segment, partition, (7, 1), b"", written)
-
-    def position(sequence: int) -> PositionState:
-        return PositionState(7, sequence, 0, 0, 0, 0, -1, 0, "t", MEMBER)
 
     reset, release = ResetState("r", 7, 1, "signal", -1, MEMBER), ReleaseState(7, 1, MEMBER, known=True)
     claim = ClaimState(7, MEMBER, "p", "c", 8, 2, 3)

@@ -415,6 +415,8 @@ def test_it_counts_once_the_stream_is_read_so_far() -> None:
     assert alone.sink.took("counted") == [(OF_A, 7, Counted(((1, 7),), 6))]
     alone.capture.decided(OF_A, 6)
     assert alone.sink.took("resumed") == [(OF_A,)]
+    assert alone.changed == 2
+    alone.capture.progress()
     assert [call[:4] for call in alone.sink.took("append")] == [(OF_A, "put", b"a", b"1")]
 
 
@@ -608,7 +610,10 @@ def test_positions_of_others_do_not_prune_what_is_written_here() -> None:
 
 def test_corrections_are_for_what_is_written() -> None:
     alone = Alone().opened()
+    alone.changed = 0
     alone.capture.correct(OF_A, frozenset({b"a"}))
+    assert alone.changed == 1
+    alone.capture.progress()
     assert alone.capture.keys_to_read(9) == [(OF_A, b"a")]
     alone.capture.released(OF_A)
     alone.capture.correct(OF_A, frozenset({b"a"}))
