@@ -6,6 +6,7 @@ Everything on one asyncio loop. The rules are those of `capture.py`; this carrie
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Set
 from typing import Final
@@ -33,6 +34,10 @@ log = logging.getLogger(__name__)
 _RETRY_SECONDS: Final = 0.2
 _ROLE_SECONDS: Final = 0.1
 """How often the server is asked whether it is primary, and what its replicas have."""
+_WAITING_SECONDS: Final = 0.01
+"""The same while changes wait for that."""
+_HURRY_SECONDS: Final = 0.005
+"""Of what a replica reads in this time its primary hears together."""
 _ACK_SECONDS: Final = 0.5
 """Redis' own replicas do it each second."""
 _STOP_SECONDS: Final = 30.0
@@ -68,7 +73,8 @@ class RedisNode:
         self._view: View | None = None
         self._warn_at = 1
         self._claims_at: float | None = None
-        self._due, self._moved = asyncio.Event(), asyncio.Event()
+        self._due, self._moved, self._has_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._hurried: asyncio.TimerHandle | None = None
         self._capture.changed = self._changed
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -104,6 +110,8 @@ class RedisNode:
         await self._end(release=False)
 
     async def _end(self, release: bool) -> None:
+        if self._hurried is not None:
+            self._hurried.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -206,13 +214,25 @@ class RedisNode:
             except StreamError as error:
                 raise LinkError(f"{self.address} sends what is no replication stream: {error}") from error
             self._capture.fed(commands, self.clock.time_ns() // 1000)
+            self._has_read.set()
             if not self._acks_all and not self._cluster:
                 self._capture.acknowledged(self._capture.tape.offset)
             self._warn()
             self._wake()
+            if not self._writes and self._hurried is None:
+                self._hurried = asyncio.get_running_loop().call_later(_HURRY_SECONDS, self._hurry)
             while self._capture.is_full():  # a server drops who reads too slowly, and keeps the stream for a while
                 self._moved.clear()
                 await self._moved.wait()
+
+    def _hurry(self) -> None:
+        self._hurried = None
+        if self._link is not None:
+            self._link.hurry()
+
+    @property
+    def _writes(self) -> bool:
+        return self._view is not None and self._view.is_primary
 
     def _warn(self) -> None:
         """Says once for all, and again at each ten times as many, what cannot be captured."""
@@ -241,7 +261,7 @@ class RedisNode:
         client = Client(self.address)
         try:
             while True:
-                await asyncio.sleep(_ROLE_SECONDS)
+                await self._pause()
                 tape = self._capture.tape
                 read = tape.offset
                 try:
@@ -266,6 +286,15 @@ class RedisNode:
                     self._link.acknowledge(0 if view.is_primary and not ends else self._capture.tape.offset)
         finally:
             await client.close()
+
+    async def _pause(self) -> None:
+        """Until the server is to be asked again: soon where changes wait for it, or will."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ROLE_SECONDS):
+                while not self._writes or self._capture.tape.offset <= self._capture.acked:
+                    self._has_read.clear()
+                    await self._has_read.wait()
+        await asyncio.sleep(_WAITING_SECONDS)
 
     def _acked(self, role: Reply, read: int) -> int:
         """What is to be written, where the stream was read up to `read` before a primary was asked for its role.

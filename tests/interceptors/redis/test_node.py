@@ -482,3 +482,25 @@ def test_a_stop_under_load_ends(live: LiveMemory, server: Server) -> None:
         await node.stop()
 
     run(live, work)
+
+
+def test_what_is_acknowledged_is_written_at_once(live: LiveMemory, tmp_path: Path) -> None:
+    """A replica acknowledges each second by itself; the connector beside it has it do so when there is something."""
+
+    async def work() -> None:
+        with running("valkey", tmp_path / "a") as first, running("valkey", tmp_path / "b") as second:
+            second.ask("REPLICAOF", "127.0.0.1", str(first.port))
+            await awaiting(lambda: second.client.info("replication")["master_link_status"] == "up", 20, "replica")
+            nodes = [await started(live, one, node_id=f"redis-{n}") for n, one in enumerate((first, second))]
+            await caught_up(live, first)
+            times = []
+            for turn in range(20):
+                began = time.monotonic()
+                first.ask("SET", "k", f"v{turn}")
+                await awaiting(lambda v=b"v%d" % turn: any(v in (r.value or b"") for r in live.records(CACHE)), 5, "it")  # type: ignore[misc]
+                times.append(time.monotonic() - began)
+            assert sorted(times)[10] < 0.4, sorted(times)
+            for node in nodes:
+                await node.stop()
+
+    run(live, work)
