@@ -53,6 +53,7 @@ TABLE: Final = "connector/deelog_connector/core/positions_table.py"
 PRIMARY: Final = "interceptors/deelog_interceptors/grid/replication/primary.py"
 BACKUP: Final = "interceptors/deelog_interceptors/grid/replication/backup.py"
 CAPTURE: Final = "interceptors/deelog_interceptors/redis/capture.py"
+REDIS_NODE: Final = "interceptors/deelog_interceptors/redis/node.py"
 SEGMENT_TAPE: Final = "interceptors/deelog_interceptors/redis/segment_tape.py"
 TAPE: Final = "interceptors/deelog_interceptors/redis/tape.py"
 CONTROLLER: Final = "interceptors/deelog_interceptors/grid/topology/controller.py"
@@ -267,7 +268,7 @@ TAKEOVER: Final = (
         "partition-not-withheld",
         "",
         "one partition without a leader holds up the segments of all others",
-        (Edit(STATE, "if self.withheld else list(primaries)", "if False else list(primaries)"),),
+        (Edit(STATE, "if self.withheld else list(segments)", "if False else list(segments)"),),
         detector="pytest tests/connector/runtime/test_one_partition.py",
         because=ONE_CASE,
     ),
@@ -409,8 +410,8 @@ TAKEOVER: Final = (
         (
             Edit(
                 CORE,
-                "        self._primaries[segment] = seg\n",
-                "        self._primaries[segment] = seg\n"
+                "        self._node.own(seg)\n",
+                "        self._node.own(seg)\n"
                 "        from deelog_connector.core.effects import Fence\n"
                 "        known = self._node.producers_of(self.table.claimants(segment), ())\n"
                 "        self._node.outbox += [Fence(one, ()) for one in sorted(known)]\n",
@@ -2270,7 +2271,7 @@ STREAMS: Final = (
         "low-above-an-unwritten-change",
         "",
         "a connector that is killed goes on behind changes that are not in Kafka",
-        (Edit(TAPE, "if mark is None or offset > mark.offset:", "if mark is not None and offset > mark.offset:"),),
+        (Edit(TAPE, "if (mark is None or offset > mark.offset)", "if (mark is not None and offset > mark.offset)"),),
         detector="pytest tests/interceptors/redis/test_tape.py -k low_and_how_much",
         because=NO_STREAM,
     ),
@@ -2312,6 +2313,54 @@ STREAMS: Final = (
         "what is written here is dropped by a position of somebody else's",
         (Edit(CAPTURE, "elif state.member == self._member:", "else:"),),
         detector="pytest tests/interceptors/redis/test_capture.py -k do_not_prune",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "moving-slot-is-written",
+        "",
+        "a key that goes to another node of the cluster is told as deleted",
+        (Edit(TAPE, "kept = view.writes | view.follows", "kept = view.writes | view.follows | view.moving"),),
+        detector="pytest tests/interceptors/redis/test_tape.py -k began_to_move",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "deleted-without-a-look",
+        "",
+        "the same, before the view says that its slot moves",
+        (Edit(REDIS_NODE, "return min(acked, read) if self._cluster else acked", "return acked"),),
+        detector="pytest tests/interceptors/redis/test_node.py -k before_the_view",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "low-above-a-moving-slot",
+        "",
+        "a slot that stays after all lacks what came while it moved",
+        (Edit(TAPE, "return min([self._first(), *self._floors.values()])", "return self._first()"),),
+        detector="pytest tests/interceptors/redis/test_tape.py -k began_to_move",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "low-of-another-rank",
+        "",
+        "a slot that was away and came back lacks what was written there",
+        (Edit(CAPTURE, "source, low if source.rank == rank else source.low)", "source, low)"),),
+        detector="pytest tests/interceptors/redis/test_capture.py -k same_rank",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "rank-ignored",
+        "",
+        "two connectors take a slot from each other as long as their servers disagree whose it is",
+        (Edit(CAPTURE, "if source.rank > self._view.rank:", "if source.rank < 0:"),),
+        detector="pytest tests/interceptors/redis/test_capture.py -k later_view_supersedes",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "row-shows-what-is-lost",
+        "",
+        "changes give way to one that a failover has replaced by another",
+        (Edit(CAPTURE, "shown if shown <= end else 0", "shown"),),
+        detector="pytest tests/interceptors/redis/test_capture.py -k stream_that_is_lost",
         because=NO_STREAM,
     ),
 )

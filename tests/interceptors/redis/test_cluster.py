@@ -11,12 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from deelog_interceptors.redis import reading
+from deelog_interceptors.redis.address import Address
+from deelog_interceptors.redis.client import Client
+from deelog_interceptors.redis.link import LinkError
 from deelog_interceptors.redis.node import RedisNode
 from deelog_schemas.keys import slot_of
 from tests.interceptors.cachetools.reading import Topic, read
 from tests.interceptors.redis.clusters import SOME, TAGS, Cluster, cluster_of, is_up, load
 from tests.interceptors.redis.servers import Server
-from tests.interceptors.redis.test_node import CACHE, content, run, started
+from tests.interceptors.redis.test_node import CACHE, NODES, VALUES, content, run, started
 from tests.support.memory import LiveMemory
 from tests.support.topics import derived
 from tests.support.waiting import awaiting
@@ -71,6 +75,44 @@ def test_the_slots_of_all_shards(live: LiveMemory, cluster: Cluster) -> None:
         assert topic.resets == {"initial": len(SOME)}
         for node in nodes:
             await node.stop()
+
+    run(live, work)
+
+
+def test_a_key_that_is_elsewhere_is_to_be_read_again(cluster: Cluster) -> None:
+    """So is one that is on its way. What is here is read all the same, slot by slot."""
+    load(cluster, 1)
+    slot = SLOTS[0]
+    source, target = cluster.owner(slot), cluster.other(slot)
+    keys = source.ask("CLUSTER", "GETKEYSINSLOT", str(slot), "100")
+    cluster.move(slot, target, most=1)
+    (gone,) = target.ask("CLUSTER", "GETKEYSINSLOT", str(slot), "100")
+    here = [tag for tag in TAGS[1:] if cluster.owner(slot_of(tag.encode())) is source]
+    others = [key for tag in here for key in source.ask("CLUSTER", "GETKEYSINSLOT", str(slot_of(tag.encode())), "9")]
+    far = f"{next(tag for tag in TAGS[1:] if tag not in here)}a:s".encode()
+
+    async def work() -> None:
+        client = Client(Address("127.0.0.1", source.port))
+        await client.connect()
+        found = await reading.read(client, [gone, far, *keys, *others], VALUES, True)
+        assert set(found.changed) == {gone, far}
+        assert {image.key for image in found.images} == {*keys, *others} - {gone}
+        assert [image.offset for image in found.images] == sorted(image.offset for image in found.images)
+        nothing = await reading.read(client, [gone], VALUES, True)
+        assert (nothing.id, nothing.changed) == ("", [gone])
+        listed = await reading.keys_of(client, [slot, *(slot_of(tag.encode()) for tag in here)], 16384, VALUES, True)
+        assert {key for some in listed.values() for key in some} >= {*keys, *others} - {gone}
+        await client.close()
+
+    asyncio.run(work())
+
+
+def test_where_segments_are_no_slots_it_says_so(live: LiveMemory, cluster: Cluster) -> None:
+    async def work() -> None:
+        with pytest.raises(LinkError, match=r"where segments are slots: set segment\.count=16384"):
+            await beside(live, cluster, 0, segment_count="256")
+        for node in NODES:
+            await node.abort()
 
     run(live, work)
 

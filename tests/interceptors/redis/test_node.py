@@ -153,6 +153,26 @@ async def known(live: LiveMemory, server: Server) -> None:
     await awaiting(lambda: low() >= offset, 20, "a position that says so")
 
 
+@pytest.mark.parametrize(("acks", "expected"), [("all", [120, 130, 140]), ("1", [140, 140, 140])])
+def test_in_a_cluster_nothing_is_written_that_was_not_read_before_the_view(
+    live: LiveMemory, tmp_path: Path, acks: str, expected: list[int]
+) -> None:
+    """A slot that moves is seen in the view; the deletes of its keys come behind that."""
+    connected = [[b"::1", b"7001", b"120"], [b"::1", b"7002", b"130"], [b"::1", b"0", b"0"]]
+
+    async def work() -> None:
+        with running("valkey", tmp_path) as server:
+            node = RedisNode(config_of(server, cache_acks=acks), live.port)
+            for number, acked in enumerate(expected):
+                role = [b"master", 140, connected[number:]]
+                node._cluster = False
+                assert node._acked(role, 110) == acked
+                node._cluster = True
+                assert (node._acked(role, 110), node._acked(role, 200)) == (110, acked)
+
+    run(live, work)
+
+
 def test_what_is_there_what_comes_and_what_came_meanwhile(live: LiveMemory, server: Server) -> None:
     async def work() -> None:
         load(server, 1)
