@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,8 @@ from click.testing import CliRunner
 
 from deelog_interceptors.redis.cli import check, run
 from deelog_schemas.errors import ConfigError
+from tests.interceptors.redis.clusters import SOME, cluster_of
+from tests.interceptors.redis.clusters import load as load_cluster
 from tests.interceptors.redis.servers import Server, running
 from tests.interceptors.redis.test_address import config
 from tests.interceptors.redis.test_node import content, load
@@ -101,6 +103,41 @@ def test_a_process_that_is_killed_and_one_that_is_stopped(kafka: Broker, tmp_pat
             waiting(lambda: is_caught_up(kafka, server), 30, "Kafka has what the server has")
         _, readers = derived(read_topic(kafka.bootstrap, f"p{server.port}.sessions"))
         assert [reader.resets for reader in readers.values()] == [["initial"]] * 8
+
+
+@pytest.mark.slow
+def test_processes_beside_the_nodes_of_a_cluster(kafka: Broker, tmp_path: Path) -> None:
+    """With the rights that the page gives; a primary is killed, slots move, a process is killed."""
+    with cluster_of("valkey", tmp_path / "servers", 3, SOME) as cluster, ExitStack() as stack:
+        more = {"redis_username": "deelog", "redis_password": "secret", "segment_count": "16384"}
+        more |= {"topic_prefix": f"c{cluster.servers[0].port}"}
+        programs, paths = [], []
+        for number, server in enumerate(cluster.servers):
+            server.ask(*rights())
+            paths.append(properties(tmp_path, kafka.bootstrap, server, node_id=f"redis-{number}", **more))
+            programs.append(stack.enter_context(connector(tmp_path, number, paths[-1])))
+
+        def caught_up() -> bool:
+            entries, readers = derived(read_topic(kafka.bootstrap, f"{more['topic_prefix']}.sessions"))
+            expected: dict[str, str] = {}
+            for server in cluster.primaries():
+                expected.update(asyncio.run(content(server)))
+            found = {key.decode(): value.decode() for key, value in entries.items()}
+            return found == expected and not any(reader.open or reader.repeats for reader in readers.values())
+
+        load_cluster(cluster, 1)
+        waiting(caught_up, 60, "Kafka has what the cluster has")
+        cluster.servers[0].process.kill()
+        cluster.servers[0].process.wait(10)
+        waiting(cluster.is_settled, 30, "the failover")
+        load_cluster(cluster, 2)
+        waiting(caught_up, 60, "Kafka has what the cluster has")
+        programs[1].process.kill()
+        slot = next(slot for slot in SOME if cluster.owner(slot) is cluster.servers[1])
+        cluster.move_at_once(slot, cluster.other(slot))
+        programs.append(stack.enter_context(connector(tmp_path, 9, paths[1])))
+        load_cluster(cluster, 3)
+        waiting(caught_up, 60, "Kafka has what the cluster has")
 
 
 def test_who_may_not_read_the_stream(kafka: Broker, tmp_path: Path) -> None:

@@ -200,6 +200,7 @@ def test_a_primary_is_killed(live: LiveMemory, cluster: Cluster) -> None:
         load(cluster, 1)
         await caught_up(live, cluster)
         cluster.servers[0].process.kill()
+        cluster.servers[0].process.wait(10)
         await nodes[0].abort()
         await awaiting(cluster.is_settled, 20, "the failover")
         load(cluster, 2)
