@@ -27,7 +27,7 @@ unexport VIRTUAL_ENV
 # A test run starts hundreds of Pythons: without files of bytecode each would compile the product anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all model mutants kills test-compose test-consumers images simulate proof chaos bench bench-spark bench-formats lint format types wheel-check pyfiles lowest lock clean
+.PHONY: help setup demo test test-all model mutants kills test-redis test-compose test-consumers images simulate proof chaos bench bench-spark bench-formats lint format types wheel-check pyfiles lowest lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -50,6 +50,9 @@ images: setup ## base images of docker-compose.yml where no image registry is re
 test-compose: setup ## docker-compose.yml for real: up, written to, a node killed, the diff compared, down (Docker)
 	@tools/images/build.sh --pull
 	@$(BIN)/python -m pytest -m compose tests/system/compose --log-cli-level=INFO $(ARGS)
+
+test-redis: setup ## connectors beside real servers of Redis and Valkey, and clusters of them (ARGS="-k cluster")
+	@$(PYTEST) tests/interceptors/redis $(ARGS)
 
 model: setup ## explore the models: each rule removed, then millions of states with all on (ARGS="--states 100000")
 	@$(BIN)/python -m tests.model table

@@ -12,6 +12,7 @@ import click
 from deelog_connector.metrics.shared_server import page
 from deelog_interceptors.hosting.process import restarting, signalled
 from deelog_interceptors.hosting.process import run as host
+from deelog_interceptors.redis.commands import page as page_of_commands
 from deelog_schemas.config import Config, Role, load
 from deelog_schemas.errors import ConfigError, DeelogError, FieldError
 
@@ -21,8 +22,17 @@ if TYPE_CHECKING:
 _CLASS: Final = "deelog.RedisConnector"
 
 
+def _commands(context: click.Context, _: click.Parameter, given: bool) -> None:
+    if given:
+        click.echo(page_of_commands(), nl=False)
+        context.exit()
+
+
 @click.command(short_help="Run a connector beside a server of Redis or Valkey.")
 @click.option("--config", "path", required=True, type=click.Path(path_type=Path), help=".properties or .json file.")
+@click.option(
+    "--commands", is_eager=True, is_flag=True, expose_value=False, callback=_commands, help="Print what comes of each."
+)
 @click.option(
     "--log-level",
     default="WARNING",

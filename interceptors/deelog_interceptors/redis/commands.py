@@ -195,10 +195,6 @@ def _swapped(given: Given) -> Sequence[Change]:
     return (Swapped(_number(given[1]), _number(given[2])),)
 
 
-def _words(text: str, rule: Rule) -> dict[bytes | Omitted, Rule]:
-    return dict.fromkeys(text.encode().split(), rule)
-
-
 _OF_ONE_KEY: Final = (
     "APPEND BITFIELD DECR DECRBY DELEX DELIFEQ EXPIRE EXPIREAT GEOADD GETEX GETSET HDEL HEXPIRE HEXPIREAT HGETDEL "
     "HGETEX HINCRBY HINCRBYFLOAT HMSET HPERSIST HPEXPIRE HPEXPIREAT HSET HSETEX HSETNX INCR INCRBY INCRBYFLOAT "
@@ -210,35 +206,66 @@ _OF_THE_TARGET: Final = (
     "PFMERGE SDIFFSTORE SINTERSTORE SUNIONSTORE GEOSEARCHSTORE ZDIFFSTORE ZINTERSTORE ZRANGESTORE ZUNIONSTORE"
 )
 
+_VALUE, _IMAGE, _GONE = "its value", "an image", "a delete"
+_NEW = "; the key is new"
+
+_TABLE: Final[Sequence[tuple[str, Rule, str]]] = (
+    ("SET", _set, f"{_VALUE}, with NX as new; with KEEPTTL {_IMAGE}"),
+    ("MSET", _pairs(False), f"{_VALUE}, of each key"),
+    ("MSETNX SETNX", _pairs(True), f"{_VALUE}, of each key{_NEW}"),
+    ("DEL UNLINK GETDEL", _removed, f"{_GONE} of each key; so are expiry and eviction"),
+    (_OF_ONE_KEY, _at(1), f"{_IMAGE} of its key"),
+    (_OF_THE_TARGET, _at(1), f"{_IMAGE} of its first key"),
+    ("BITOP PFDEBUG", _at(2), f"{_IMAGE} of its key"),
+    ("LMOVE BLMOVE RPOPLPUSH BRPOPLPUSH SMOVE", _at(1, 2), f"{_IMAGE} of each of its two keys"),
+    ("BLPOP BRPOP BZPOPMAX BZPOPMIN", _pushed_over, f"{_IMAGE} of each of its keys"),
+    ("LMPOP ZMPOP", _counted(1), f"{_IMAGE} of each of its keys"),
+    ("BLMPOP BZMPOP", _counted(2), f"{_IMAGE} of each of its keys"),
+    ("MSETEX", _multiple_set, f"{_IMAGE} of each of its keys"),
+    ("XGROUP", _group, f"{_IMAGE} of its key where MKSTREAM may have made it; else nothing: groups are no entries"),
+    ("RENAME", _to(True, 2), f"{_GONE} of the first key, {_IMAGE} of the second"),
+    ("RENAMENX", _to(True, 2, always=True), f"{_GONE} of the first key, {_IMAGE} of the second{_NEW}"),
+    ("COPY", _to(False, 2, unless=b"REPLACE"), f"{_IMAGE} of the second key; it is new without REPLACE"),
+    ("MOVE", _move, f"{_GONE} in one database, {_IMAGE} in the other{_NEW}"),
+    ("RESTORE RESTORE-ASKING", _restore, f"{_IMAGE}; the key is new without REPLACE"),
+    ("SORT GEORADIUS GEORADIUSBYMEMBER", _store, f"{_IMAGE} of the key behind STORE or STOREDIST"),
+    ("FLUSHDB", _cleared(False), "a clear of its database"),
+    ("FLUSHALL", _cleared(True), "a clear"),
+    ("SWAPDB", _swapped, "a reset, where one of the two databases is captured"),
+    ("PFCOUNT", _all, f"{_IMAGE} of each of its keys: what it has counted is kept in the value"),
+    ("XACK XAUTOCLAIM XCLAIM XREADGROUP", _nothing, "nothing: what a group has read is no part of the entry"),
+    ("MIGRATE", _nothing, "nothing: what it takes away comes as DEL"),
+    ("FUNCTION PUBLISH SPUBLISH", _nothing, "nothing: they change no entry"),
+    ("CLUSTER", _nothing, "nothing: whose a slot is, the connector asks its server"),
+)
+
 COMMANDS: Final[Mapping[bytes | Omitted, Rule]] = {
-    b"SET": _set,
-    **_words("MSET", _pairs(False)),
-    **_words("MSETNX SETNX", _pairs(True)),
-    **_words("DEL UNLINK GETDEL", _removed),
-    **_words(_OF_ONE_KEY, _at(1)),
-    **_words(_OF_THE_TARGET, _at(1)),
-    **_words("BITOP PFDEBUG", _at(2)),
-    **_words("LMOVE BLMOVE RPOPLPUSH BRPOPLPUSH SMOVE", _at(1, 2)),
-    **_words("BLPOP BRPOP BZPOPMAX BZPOPMIN", _pushed_over),
-    **_words("LMPOP ZMPOP", _counted(1)),
-    **_words("BLMPOP BZMPOP", _counted(2)),
-    b"MSETEX": _multiple_set,
-    b"XGROUP": _group,
-    b"RENAME": _to(True, 2),
-    b"RENAMENX": _to(True, 2, always=True),
-    b"COPY": _to(False, 2, unless=b"REPLACE"),
-    b"MOVE": _move,
-    **_words("RESTORE RESTORE-ASKING", _restore),
-    **_words("SORT GEORADIUS GEORADIUSBYMEMBER", _store),
-    b"FLUSHDB": _cleared(False),
-    b"FLUSHALL": _cleared(True),
-    b"SWAPDB": _swapped,
-    b"PFCOUNT": _all,  # what it has counted is kept in the value
-    # What a group has read is no part of a stream's value; what MIGRATE takes away comes as DEL.
-    # Valkey tells its replicas of slots that move; whose they are is seen elsewhere (`view.py`).
-    **_words("XACK XAUTOCLAIM XCLAIM XREADGROUP MIGRATE FUNCTION PUBLISH SPUBLISH CLUSTER", _nothing),
+    word.encode(): rule for words, rule, _ in _TABLE for word in words.split()
 }
-"""By name. A command that is not here is asked about."""
+"""By name. Of one that is not here it is not known what it changes: all is sent anew."""
+
+
+def page() -> str:
+    """What comes of each command, for readers: `docs/redis-commands.md`."""
+    told = sorted((word, text) for words, _, text in _TABLE for word in words.split())
+    return _PAGE + "".join(f"| {word} | {text} |\n" for word, text in told)
+
+
+_PAGE: Final = """\
+<!-- Made by `deelog run --commands`. -->
+# What comes of each command
+
+The commands of Redis and Valkey that change something, as they stand in the replication stream. What a script, a
+transaction or a module's call carried out stands there as the commands that it led to, and relative times are absolute:
+`EX 10` of a SET is `PXAT 1767225600000`.
+
+*Its value*: one record for each such command. *An image*: the entry as it is then, read from the server at a known
+place of the stream; of several such commands of one key in quick succession the last one is told. A command that is not
+here changes nothing, or is not known: then each segment is reset, reason `unknown_command`, and the log names it.
+
+| command | what comes |
+|---|---|
+"""
 
 
 def changes(given: Given) -> Sequence[Change] | None:

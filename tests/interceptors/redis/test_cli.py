@@ -150,6 +150,14 @@ def test_who_may_not_read_the_stream(kafka: Broker, tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
+def test_what_comes_of_each_command_is_the_page_of_the_docs() -> None:
+    """Made by `deelog run --commands > docs/redis-commands.md`."""
+    shown = CliRunner().invoke(run, ["--commands"])
+    assert shown.exit_code == 0
+    assert shown.output == (ROOT / "docs" / "redis-commands.md").read_text()
+    assert "| MSET | its value, of each key |" in shown.output
+
+
 GOOD = {"connector_class": "deelog.RedisConnector", "cache_value_format": "json"}
 
 
