@@ -13,7 +13,7 @@ import click
 from deelog_connector.metrics.shared_server import page
 from deelog_interceptors.hosting.process import restarting, run, signalled
 from deelog_schemas.config import Config, Role, load
-from deelog_schemas.errors import DeelogError
+from deelog_schemas.errors import ConfigError, DeelogError, FieldError
 
 if TYPE_CHECKING:
     from deelog_interceptors.grid.node import Node
@@ -46,6 +46,8 @@ def node(path: Path, log_level: str) -> None:
     try:
         config = load(path, Role.NODE)
         config.resolved()
+        if config["connector.class"] == "deelog.RedisConnector":
+            raise ConfigError([FieldError("connector.class", "a connector beside a server is run by `deelog run`")])
         asyncio.run(serve(config))
     except DeelogError as error:
         click.echo(f"deelog node: {error}", err=True)

@@ -25,7 +25,7 @@ def across(values: Mapping[str, Any], given: Mapping[str, str]) -> list[FieldErr
     """
     known = {name: value for name, value in values.items() if value is not None}
     errors: list[FieldError] = []
-    checks = (_times, _sizes, _segments, _letters, _formats, _signals, _addresses, _rest, _names)
+    checks = (_times, _sizes, _segments, _letters, _formats, _signals, _addresses, _rest, _redis, _names)
     for check in (*checks, transforms.check):
         errors += check(known, given)
     return errors
@@ -127,6 +127,21 @@ def _rest(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldE
         problem = "is not this machine's own: anybody who reaches it could stop the connector; set rest.token, or "
         problem += f"{authority} for mutual TLS"
         yield FieldError("rest.host.name", problem, _shown("rest.host.name", known, given))
+
+
+def _redis(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
+    """What cannot be known of a cache whose changes are read of a stream."""
+    if known.get("connector.class") != "deelog.RedisConnector":
+        return
+    for name, refused, problem in (
+        ("before.image", "full", "the stream of Redis does not say what was before: set key"),
+        ("skip.messages.without.change", True, "what was before is not known: set false"),
+        ("cache.acks", "0", "a server answers before its replicas have a change: set 1 or all"),
+    ):
+        if known.get(name) == refused:
+            yield FieldError(name, problem, _shown(name, known, given))
+    if known.get("cache.value.format", "json") != "json":
+        yield FieldError("cache.value.format", "entries of Redis have a type and are JSON: set json")
 
 
 def is_loopback(host: str) -> bool:

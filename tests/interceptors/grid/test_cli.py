@@ -144,6 +144,13 @@ def test_references_are_looked_up_before_anything_begins(served: list[FakeNode],
     assert "${env:DEELOG_TEST_NOT_SET} cannot be resolved" in shown.stderr
 
 
+def test_a_connector_beside_a_server_is_not_run_as_a_node(served: list[FakeNode], file: Path) -> None:
+    file.write_text(file.read_text() + "connector.class=deelog.RedisConnector\ncache.value.format=json\n")
+    shown = CliRunner().invoke(node, ["--config", str(file)])
+    assert (shown.exit_code, served) == (2, [])
+    assert "connector.class: a connector beside a server is run by `deelog run`" in shown.stderr
+
+
 def test_an_unknown_log_level_is_refused(file: Path) -> None:
     shown = CliRunner().invoke(node, ["--config", str(file), "--log-level", "loud"])
     assert shown.exit_code == 2

@@ -20,6 +20,8 @@ AVRO = {"value.converter": "avro", URL: "http://r"}
 TEXT = "binary.handling.mode"
 HALF = {"before.image": "full", "max.entry.bytes": 490_000}
 
+REDIS = {"connector.class": "deelog.RedisConnector", "cache.value.format": "json"}
+
 BETWEEN: list[tuple[dict[str, Any], str, str]] = [
     ({"commit.interval.ms": 5000}, "commit.interval.ms", "must be below transaction.timeout.ms (5000)"),
     ({"max.queue.size.in.bytes": 980_199}, "max.entry.bytes", "exceed max.queue.size.in.bytes ('980199')"),
@@ -32,6 +34,10 @@ BETWEEN: list[tuple[dict[str, Any], str, str]] = [
     ({MAX_BYTES: "999999"}, "max.entry.bytes", "('999999')"),
     ({"segment.count": 7}, "topic.creation.default.partitions", "segment.count ('7')"),
     ({"cache.max.entries": 255}, "cache.max.entries", "at least segment.count (256)"),
+    (REDIS | HALF, "before.image", "the stream of Redis does not say what was before: set key"),
+    (REDIS | {"skip.messages.without.change": True}, "skip.messages.without.change", "what was before is not known"),
+    (REDIS | {"cache.acks": "0"}, "cache.acks", "a server answers before its replicas have a change: set 1 or all"),
+    (REDIS | {"cache.value.format": "string"}, "cache.value.format", "entries of Redis have a type and are JSON"),
     ({"errors.tolerance": "all"}, LETTERS, "required, since errors.tolerance is all: name"),
     (
         {"event.processing.failure.handling.mode": "dead-letter"},
@@ -159,6 +165,12 @@ def test_checks_between_fields_wait_until_references_are_resolved(monkeypatch: p
     assert errors.keys() == {"commit.interval.ms", "cache.name", "diff.topic"}
     assert "${env:TIMEOUT}" in errors["commit.interval.ms"].problem
     assert not any("1234" in str(e) or "ppp" in str(e) for e in errors.values())
+
+
+def test_what_goes_with_a_stream() -> None:
+    assert parse(GOOD | REDIS)
+    assert parse(GOOD | REDIS | {"cache.acks": "1"})
+    assert parse(GOOD | {"cache.acks": "0", "cache.value.format": "string"})
 
 
 def test_errors_show_the_given_text_or_the_default() -> None:
