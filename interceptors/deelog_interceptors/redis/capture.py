@@ -67,7 +67,8 @@ class Capture(StreamSide):
         self._member, self.changed = member, changed
         self._epoch = 0
         self.tape = tape
-        self._view = alone(False, len(tape.segments))
+        self.view = alone(False, len(tape.segments))
+        """Whose segments are, as `take` was told last."""
         self._is_new = True
         """Whether nothing was claimed with this tape."""
         self._epochs: dict[int, int] = {}
@@ -192,9 +193,9 @@ class Capture(StreamSide):
             source = _source_of(position)
             if position is None or source is None or position.epoch <= self._epochs[segment]:
                 continue
-            if source.rank > self._view.rank:
+            if source.rank > self.view.rank:
                 return True
-            if source.rank == self._view.rank and self.tape.lineage.end_of(source.id) < 0:
+            if source.rank == self.view.rank and self.tape.lineage.end_of(source.id) < 0:
                 return True
         return False
 
@@ -205,14 +206,14 @@ class Capture(StreamSide):
 
     def take(self, view: View, again: Set[int] = frozenset()) -> None:
         """Whose segments are. Those that have become this server's, and those of `again`, are claimed anew."""
-        tapes, before = self.tape.segments, self._view.writes
+        tapes, before = self.tape.segments, self.view.writes
         claimed = view.writes if self._is_new else view.writes - (before - again)
         # Who gets them then needs to fence nobody. What is not written of them, and what comes, is sent anew.
         released = {segment for segment in before & view.moving if tapes[segment].is_open and not self._is_new}
         lost = (before | self._released) - view.writes - view.moving | (before & view.moving) - released
         self._released = (self._released & view.moving) | released
         self.tape.view_is(view)
-        self._view, self._is_new = view, False
+        self.view, self._is_new = view, False
         self._forget(lost | released | claimed)
         for segment in released:
             self.sink.release(segment)
@@ -254,8 +255,8 @@ class Capture(StreamSide):
             tape.busy.add(segment)
         asked = [each for each in self._asked if each[0] <= tape.offset]
         if asked:
-            rank = self._view.rank
-            low, _ = _low(self._sources(tape.lineage, self._view.writes), rank)
+            rank = self.view.rank
+            low, _ = _low(self._sources(tape.lineage, self.view.writes), rank)
             self._asked = [each for each in self._asked if each[0] > tape.offset]
             for _, question in asked:
                 self._answer(question, low, rank)

@@ -77,4 +77,4 @@ async def _serve(config: Config, running: RedisNode, stopped: asyncio.Future[Non
     def announce() -> None:
         click.echo(f"deelog run {running.member} captures {running.address}")
 
-    await host(config, running, page(running.lifecycle.connectors, ()), announce, stopped)
+    await host(config, running, page(running.lifecycle.connectors, running.sources), announce, stopped)

@@ -13,6 +13,7 @@ from typing import Final
 
 from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.kafka_port import KafkaPort
+from deelog_connector.metrics.shared_server import MetricsShare
 from deelog_connector.runtime import Connector, Lifecycle
 from deelog_interceptors.redis import reading
 from deelog_interceptors.redis.address import Address
@@ -20,6 +21,7 @@ from deelog_interceptors.redis.capture import Capture
 from deelog_interceptors.redis.client import Client, Reply
 from deelog_interceptors.redis.lineage import Lineage, told
 from deelog_interceptors.redis.link import Link, LinkError, LinkLost, Place, attach, fields
+from deelog_interceptors.redis.metrics import RedisMetrics
 from deelog_interceptors.redis.segment_tape import Image
 from deelog_interceptors.redis.stream import StreamError
 from deelog_interceptors.redis.tape import Tape
@@ -55,14 +57,14 @@ class RedisNode:
         """`after` is an earlier process of this node, whose clock may have been ahead. Raises `ConfigError`."""
         self.address = Address.of(config)
         self._segments, self._max_bytes = config["segment.count"], config["max.entry.bytes"]
-        self._values = Values(config)
+        self.values = Values(config)
         self._acks_all = config["cache.acks"] == "all"
         port = new_port()
         self.clock = port.clock
         self.member = str(Member.starting(config["node.id"], self.clock.time_ns(), after))
-        self._capture = Capture(self.member, self._tape(Place(_NOWHERE, 0, 0)))
-        self.connector = Connector(config, self.member, self._capture, connector_name="redis", port=port)
-        self._capture.sink = self.connector.sink
+        self.capture = Capture(self.member, self._tape(Place(_NOWHERE, 0, 0)))
+        self.connector = Connector(config, self.member, self.capture, connector_name="redis", port=port)
+        self.capture.sink = self.connector.sink
         self.lifecycle = Lifecycle(config, {config["cache.name"]: self.connector})
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.serves = False
@@ -75,17 +77,25 @@ class RedisNode:
         self._claims_at: float | None = None
         self._due, self._moved, self._has_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._hurried: asyncio.TimerHandle | None = None
-        self._capture.changed = self._changed
+        self.capture.changed = self._changed
         self._tasks: list[asyncio.Task[None]] = []
+        self._served: MetricsShare | None = None
+        self.sources = (RedisMetrics(self, config["topic.prefix"], config["cache.name"]),)
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the server's stream is being read."""
+        return self._link is not None
 
     def _tape(self, place: Place) -> Tape:
         captured = self.address.database
-        return Tape(place.lineage, place.offset, place.database, captured, self._segments, self._values)
+        return Tape(place.lineage, place.offset, place.database, captured, self._segments, self.values)
 
     # -- life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Returns once the server's stream is read. Raises `DeelogError`."""
+        self._served = MetricsShare(self.connector.config, self.lifecycle.connectors, self.sources)
         await self.connector.start()
         self.connector.failure.add_done_callback(self._connector_failed)
         await self._attach_when_possible()
@@ -98,8 +108,8 @@ class RedisNode:
     async def stop(self) -> None:
         """Writes what was read, and releases the segments."""
         self.connector.end()
-        until, offset = self.clock.monotonic() + _STOP_SECONDS, self._capture.tape.offset
-        while not self.failure.done() and self._capture.waits(offset):
+        until, offset = self.clock.monotonic() + _STOP_SECONDS, self.capture.tape.offset
+        while not self.failure.done() and self.capture.waits(offset):
             if self.clock.monotonic() > until:
                 log.warning("Kafka did not take all that was read: the next start goes on from there")
                 break
@@ -119,6 +129,8 @@ class RedisNode:
             await self._link.close()
         await self._client.close()
         await self.connector.stop(release)
+        if self._served is not None:
+            self._served.close()
 
     def failed(self, error: BaseException) -> None:
         if not self.failure.done():
@@ -166,11 +178,11 @@ class RedisNode:
             raise LinkError(
                 f"{self.address} is a node of a cluster, where segments are slots: set segment.count={SLOTS}"
             )
-        tape = self._capture.tape
+        tape = self.capture.tape
         wanted: Place | None = Place(tape.lineage, tape.offset, tape.database)
         if tape.offset > lineage.shared(tape.lineage):
             view = (await reading.told_by(client, self._segments, self._cluster)).view
-            known = self._capture.resumes_at(lineage, view, oldest)
+            known = self.capture.resumes_at(lineage, view, oldest)
             wanted = None if known is None else Place(lineage, *known)
         address = self.address
         link = await attach(address.connect, wanted, self._max_bytes, address.username, address.password)
@@ -182,10 +194,10 @@ class RedisNode:
             raise
         self._link = link
         if goes_on:
-            self._capture.goes_on_as(link.place.lineage)
+            self.capture.goes_on_as(link.place.lineage)
         else:
             log.info("%s: reads from offset %d on", address, link.place.offset)
-            self._capture.replaced(self._tape(link.place))
+            self.capture.replaced(self._tape(link.place))
         if not goes_on or view != self._view:
             self._take(view)
 
@@ -198,7 +210,7 @@ class RedisNode:
             came, went = len(view.writes - before.writes), len(before.writes - view.writes)
             log.info("%s: %d slots came, %d went or move", self.address, came, went)
         self._view = view
-        self._capture.take(view, again)
+        self.capture.take(view, again)
         self._wake()
 
     async def _follow(self) -> None:
@@ -213,15 +225,15 @@ class RedisNode:
                 continue
             except StreamError as error:
                 raise LinkError(f"{self.address} sends what is no replication stream: {error}") from error
-            self._capture.fed(commands, self.clock.time_ns() // 1000)
+            self.capture.fed(commands, self.clock.time_ns() // 1000)
             self._has_read.set()
             if not self._acks_all and not self._cluster:
-                self._capture.acknowledged(self._capture.tape.offset)
+                self.capture.acknowledged(self.capture.tape.offset)
             self._warn()
             self._wake()
             if not self._writes and self._hurried is None:
                 self._hurried = asyncio.get_running_loop().call_later(_HURRY_SECONDS, self._hurry)
-            while self._capture.is_full():  # a server drops who reads too slowly, and keeps the stream for a while
+            while self.capture.is_full():  # a server drops who reads too slowly, and keeps the stream for a while
                 self._moved.clear()
                 await self._moved.wait()
 
@@ -236,7 +248,7 @@ class RedisNode:
 
     def _warn(self) -> None:
         """Says once for all, and again at each ten times as many, what cannot be captured."""
-        passed_over = self._capture.tape.passed_over
+        passed_over = self.capture.tape.passed_over
         if passed_over >= self._warn_at:
             self._warn_at = 10 * passed_over
             log.warning(
@@ -262,7 +274,7 @@ class RedisNode:
         try:
             while True:
                 await self._pause()
-                tape = self._capture.tape
+                tape = self.capture.tape
                 read = tape.offset
                 try:
                     if not client.is_connected:
@@ -271,19 +283,19 @@ class RedisNode:
                 except LinkLost:
                     await client.close()
                     continue
-                if self._link is None or self._capture.tape is not tape:
+                if self._link is None or self.capture.tape is not tape:
                     continue
                 again = self._claims_again()
                 if view != self._view or again:
                     self._take(view, again)
                 if view.is_primary and (self._acks_all or self._cluster):
-                    self._capture.acknowledged(self._acked(role, read))
+                    self.capture.acknowledged(self._acked(role, read))
                     self._wake()
                 now = self.clock.monotonic()
                 if now - acked_at >= _ACK_SECONDS:
                     acked_at = now
                     # A primary that ends waits for all that it takes for replicas.
-                    self._link.acknowledge(0 if view.is_primary and not ends else self._capture.tape.offset)
+                    self._link.acknowledge(0 if view.is_primary and not ends else self.capture.tape.offset)
         finally:
             await client.close()
 
@@ -291,7 +303,7 @@ class RedisNode:
         """Until the server is to be asked again: soon where changes wait for it, or will."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ROLE_SECONDS):
-                while not self._writes or self._capture.tape.offset <= self._capture.acked:
+                while not self._writes or self.capture.tape.offset <= self.capture.acked:
                     self._has_read.clear()
                     await self._has_read.wait()
         await asyncio.sleep(_WAITING_SECONDS)
@@ -312,14 +324,14 @@ class RedisNode:
         That one may have been late. Or it is beside a server that has become their primary after this one, which lives
         on: its positions say so, once it has written some, and be it those of idle segments.
         """
-        now, outranked = self.clock.monotonic(), self._capture.outranked
+        now, outranked = self.clock.monotonic(), self.capture.outranked
         if not outranked:
             return frozenset()
         if self._claims_at is None:
             self._claims_at = now + self.connector.config["heartbeat.interval.ms"] / 1000 + 1
         if now < self._claims_at:
             return frozenset()
-        if self._capture.is_superseded():
+        if self.capture.is_superseded():
             self._claims_at = now + _LONGEST_PAUSE
             log.warning("%s says that it is primary, but another one was promoted after it", self.address)
             return frozenset()
@@ -342,7 +354,7 @@ class RedisNode:
                 self._due.set()
 
     async def _answer(self) -> None:
-        capture = self._capture
+        capture = self.capture
         while True:
             capture.progress()
             tape = capture.tape
@@ -360,11 +372,11 @@ class RedisNode:
 
     def _check(self, tape: Tape, name: str) -> None:
         """Raises `LinkLost` where what was read is not of the stream that is read now."""
-        if self._capture.tape is not tape or tape.lineage.id != name:
+        if self.capture.tape is not tape or tape.lineage.id != name:
             raise LinkLost(f"{self.address} goes on with another stream")
 
     async def _read_keys(self, places: list[tuple[int, bytes]]) -> None:
-        capture = self._capture
+        capture = self.capture
         tape, segments = capture.tape, {key: segment for segment, key in places}
         try:
             found = await self._read(tape, list(segments))
@@ -376,7 +388,7 @@ class RedisNode:
         capture.images_read(images, [(segments[key], key) for key in found.changed])
 
     async def _read(self, tape: Tape, keys: list[bytes]) -> reading.Read:
-        found = await reading.read(self._client, keys, self._values, self._cluster)
+        found = await reading.read(self._client, keys, self.values, self._cluster)
         if found.images:
             self._check(tape, found.id)
         else:  # their slots go, and the view will say so
@@ -384,9 +396,9 @@ class RedisNode:
         return found
 
     async def _read_rows(self, resets: dict[int, str]) -> None:
-        capture = self._capture
+        capture = self.capture
         tape = capture.tape
-        found = await reading.keys_of(self._client, resets.keys(), self._segments, self._values, self._cluster)
+        found = await reading.keys_of(self._client, resets.keys(), self._segments, self.values, self._cluster)
         name, listed = await reading.place(self._client)
         self._check(tape, name)
         for segment, keys in found.items():
