@@ -6,6 +6,7 @@ In a cluster segments are slots. A slot that is on its way to another node is no
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from deelog_schemas.keys import SLOTS
 
@@ -36,15 +37,16 @@ def of_cluster(nodes: bytes) -> View:
     lines = [line.split(" ") for line in nodes.decode().splitlines()]
     (myself,) = (line for line in lines if "myself" in line[2].split(","))
     if "master" in myself[2].split(","):
-        slots = _slots(myself[8:])
+        slots = _slots(tuple(myself[8:]))
         moving = frozenset(int(each[1:].partition("->-")[0]) for each in myself[8:] if "->-" in each)
-        return View(True, slots - moving, moving=slots & moving, rank=int(myself[6]))
+        return View(True, slots - moving if moving else slots, moving=slots & moving, rank=int(myself[6]))
     primaries = [line for line in lines if line[0] == myself[3]]
-    slots = frozenset[int]().union(*(_slots(line[8:]) for line in primaries))
+    slots = frozenset[int]().union(*(_slots(tuple(line[8:])) for line in primaries))
     return View(False, frozenset(), slots, rank=max((int(line[6]) for line in primaries), default=0))
 
 
-def _slots(words: list[str]) -> frozenset[int]:
+@lru_cache(maxsize=8)  # a server is asked a hundred times a second, and answers the same
+def _slots(words: tuple[str, ...]) -> frozenset[int]:
     found: set[int] = set()
     for word in words:
         if not word.startswith("["):  # else it comes or goes
