@@ -79,6 +79,9 @@ class Capture(StreamSide):
         """The offset up to which every replica that counts has the stream."""
         self.outranked: set[int] = set()
         """Segments that are this server's by its view, and that somebody else has claimed since."""
+        self.shed = 0
+        """How often a segment was dropped that another connector writes, since too much was held."""
+        self._shed_told = 1
         self._counting: list[_Counting] = []
         self._asked: list[tuple[int, _Counting]] = []
         """With the offset that the stream must be read to."""
@@ -126,7 +129,7 @@ class Capture(StreamSide):
     def waits(self, offset: int) -> bool:
         """Whether something up to that offset that is this connector's to write is not known to be in Kafka."""
         writes = any(tape.is_open for tape in self.tape.segments)
-        return bool(self._resets) or (writes and self.tape.waits(offset))
+        return bool(self._resets) or (writes and self.tape.waits(offset, self.view.writes - self.outranked))
 
     def is_full(self) -> bool:
         """Whether the stream is not to be read on: too much waits for Kafka, and nothing for the stream itself."""
@@ -145,7 +148,22 @@ class Capture(StreamSide):
                 if tape.is_open:  # the others find the gap when they are counted, or their rows are there
                     self.sink.request_reset(segment, UNKNOWN)
             self.tape.unknown.clear()
+        self._shed()
         self.progress()
+
+    def _shed(self) -> None:
+        """Where too much is held, segments that others write give way: if they become this one's, they are reset."""
+        most, others = self.sink.budget.max_operations, self.view.follows | self.outranked
+        if not others or self.tape.length() < most:
+            return
+        self.shed += self.tape.shed(others, most // 2)
+        if self.shed >= self._shed_told:
+            self._shed_told = 10 * self.shed
+            log.warning(
+                "max.queue.size is too small for what another connector has not written: what was held of %d segments "
+                "is dropped, and they are reset if this one is to write them",
+                self.shed,
+            )
 
     def offset_is(self, offset: int) -> None:
         """The server's stream is at this offset now."""

@@ -40,9 +40,10 @@ class Touched(NamedTuple):
 
 
 class Cleared(NamedTuple):
-    """All keys are gone, of the command's database or of each."""
+    """All keys are gone, of the command's database or of each; `slot`: those of a slot."""
 
     everywhere: bool
+    slot: int | None = None
 
 
 class Swapped(NamedTuple):
@@ -191,6 +192,16 @@ def _cleared(everywhere: bool) -> Rule:
     return lambda _: (Cleared(everywhere),)
 
 
+def _cluster(given: Given) -> Sequence[Change]:
+    """CLUSTER FLUSHSLOT n, and what Valkey tells its replicas of slots that move: `view.py` sees whose they are."""
+    match _word(given[1]):
+        case b"FLUSHSLOT":
+            return (Cleared(False, _number(given[2])),)
+        case b"SETSLOT" | b"SYNCSLOTS":
+            return ()
+    raise CommandError("what it does is not known")
+
+
 def _swapped(given: Given) -> Sequence[Change]:
     return (Swapped(_number(given[1]), _number(given[2])),)
 
@@ -236,7 +247,11 @@ _TABLE: Final[Sequence[tuple[str, Rule, str]]] = (
     ("XACK XAUTOCLAIM XCLAIM XREADGROUP", _nothing, "nothing: what a group has read is no part of the entry"),
     ("MIGRATE", _nothing, "nothing: what it takes away comes as DEL"),
     ("FUNCTION PUBLISH SPUBLISH", _nothing, "nothing: they change no entry"),
-    ("CLUSTER", _nothing, "nothing: whose a slot is, the connector asks its server"),
+    (
+        "CLUSTER",
+        _cluster,
+        "a clear of the slot by FLUSHSLOT; else nothing: whose a slot is, the server is asked",
+    ),
 )
 
 COMMANDS: Final[Mapping[bytes | Omitted, Rule]] = {

@@ -42,6 +42,8 @@ _HURRY_SECONDS: Final = 0.005
 """Of what a replica reads in this time its primary hears together."""
 _ACK_SECONDS: Final = 0.5
 """Redis' own replicas do it each second."""
+_FIRST_POSITION_SECONDS: Final = 5.0
+"""In which who has claimed a segment writes a position of it, as a rule."""
 _STOP_SECONDS: Final = 30.0
 _LONGEST_PAUSE: Final = 30.0
 """Seconds between two warnings of a primary that is none any more."""
@@ -174,9 +176,11 @@ class RedisNode:
         info = fields(await client.ask_one(b"INFO", b"replication"))
         lineage, oldest = told(info), int(info["repl_backlog_first_byte_offset"]) - 1
         self._cluster = await reading.is_cluster(client)
-        if self._cluster and self._segments != SLOTS:
+        if self._cluster != (self._segments == SLOTS):
+            what, remedy = ("a", f"={SLOTS}") if self._cluster else ("no", f" below {SLOTS}")
             raise LinkError(
-                f"{self.address} is a node of a cluster, where segments are slots: set segment.count={SLOTS}"
+                f"{self.address} is {what} node of a cluster; there, and only there, segments are slots: "
+                f"set segment.count{remedy}"
             )
         tape = self.capture.tape
         wanted: Place | None = Place(tape.lineage, tape.offset, tape.database)
@@ -211,6 +215,7 @@ class RedisNode:
             log.info("%s: %d slots came, %d went or move", self.address, came, went)
         self._view = view
         self.capture.take(view, again)
+        self._changed()
         self._wake()
 
     async def _follow(self) -> None:
@@ -328,7 +333,8 @@ class RedisNode:
         if not outranked:
             return frozenset()
         if self._claims_at is None:
-            self._claims_at = now + self.connector.config["heartbeat.interval.ms"] / 1000 + 1
+            heartbeat = self.connector.config["heartbeat.interval.ms"] / 1000
+            self._claims_at = now + min(heartbeat, _FIRST_POSITION_SECONDS) + 1
         if now < self._claims_at:
             return frozenset()
         if self.capture.is_superseded():

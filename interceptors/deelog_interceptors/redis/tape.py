@@ -5,8 +5,8 @@ No I/O and no clock; `segment_tape.py` has the rules of one segment.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Container, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from deelog_interceptors.redis.commands import Cleared, CommandError, Put, Removed, Swapped, Touched, changes
@@ -15,7 +15,7 @@ from deelog_interceptors.redis.segment_tape import UNREAD, SegmentTape, TapedCha
 from deelog_interceptors.redis.source import Anchor, Source
 from deelog_interceptors.redis.stream import Arguments, Omitted
 from deelog_interceptors.redis.view import View
-from deelog_schemas.keys import segment_of
+from deelog_schemas.keys import SLOTS, segment_of
 from deelog_schemas.operation import Reason
 
 _PASSED_OVER: Final = frozenset({b"PING", b"MULTI", b"EXEC", b"REPLCONF", b"ping", b"multi", b"exec"})
@@ -28,6 +28,17 @@ class _Entry(NamedTuple):
     database: int
     segment: int
     offset: int
+
+
+class _Floor(NamedTuple):
+    """Where changes of a segment begin that are not kept, and the offset up to which its entries say nothing more.
+
+    Nobody may begin behind it before the segment is there anew.
+    """
+
+    begin: int
+    database: int
+    upto: int
 
 
 class Captured(Protocol):
@@ -68,8 +79,8 @@ class Tape:
         """Changes of keys that are not captured: reserved, too long, or not text where text is written."""
         self.rank = 0
         """That of the view that `view_is` was told last."""
-        self._floors: dict[int, tuple[int, int]] = {}
-        """By segment where it began to move, and what is not kept. It may stay: then it is to be sent anew."""
+        self._floors: dict[int, _Floor] = {}
+        """Of segments that move, and may stay after all, and of those that were dropped."""
         self._captured, self._values = captured, values
         self._order: deque[_Entry] = deque()
 
@@ -78,7 +89,7 @@ class Tape:
         kept = view.writes | view.follows
         for number, tape in enumerate(self.segments):
             if tape.is_kept and number in view.moving:
-                self._floors[number] = self.offset, self.database
+                self._give_up(number, next((e for e in self._order if e.segment == number and self._lacks(e)), None))
             elif tape.is_kept != (number in kept):
                 tape.drop(self.offset)
             tape.is_kept = number in kept
@@ -86,6 +97,29 @@ class Tape:
             self.segments[number].drop(self.offset)
             del self._floors[number]
         self.rank = view.rank
+
+    def shed(self, segments: Container[int], most: int) -> int:
+        """Drops of these segments those with the oldest changes, until it holds at most so many; how many it drops."""
+        lacking = [entry for entry in self._order if self._lacks(entry)]
+        number, counts, dropped = len(lacking), Counter(entry.segment for entry in lacking), set[int]()
+        for entry in lacking:
+            if number <= most:
+                break
+            if entry.segment in segments and entry.segment not in dropped:
+                dropped.add(entry.segment)
+                number -= counts[entry.segment]
+                self._give_up(entry.segment, entry)
+                self.segments[entry.segment].drop(self.offset)
+        self._order = deque(entry for entry in lacking if entry.segment not in dropped)
+        return len(dropped)
+
+    def _give_up(self, number: int, first: _Entry | None) -> None:
+        """`first`: of the segment's changes that Kafka lacks."""
+        floor = self._floors.get(number)
+        begin, database = (first.begin, first.database) if first is not None else (self.offset, self.database)
+        if floor is not None:
+            begin, database = floor.begin, floor.database
+        self._floors[number] = _Floor(begin, database, self.offset)
 
     def feed(self, commands: Iterable[tuple[Arguments, int]], ts_us: int) -> None:
         """The next commands of the stream, each with the offset behind it; `ts_us` is when they came."""
@@ -99,11 +133,11 @@ class Tape:
 
     def low(self) -> tuple[int, int]:
         """The offset up to which all is in Kafka, and the database of the command behind it."""
-        return min([self._first(), *self._floors.values()])
+        return min([self._first(), *((floor.begin, floor.database) for floor in self._floors.values())])
 
-    def waits(self, offset: int) -> bool:
-        """Whether a change up to that offset is not in Kafka."""
-        return self._first()[0] < offset
+    def waits(self, offset: int, segments: Container[int]) -> bool:
+        """Whether a change of these segments, up to that offset, is not in Kafka."""
+        return any(e.begin < offset and e.segment in segments and self._lacks(e) for e in self._order)
 
     def length(self) -> int:
         """How many changes are held, about: those before the first one that Kafka lacks are passed over."""
@@ -111,15 +145,19 @@ class Tape:
         return len(self._order)
 
     def _first(self) -> tuple[int, int]:
-        """The place of the first change that Kafka lacks, of a segment that is kept or was until it began to move."""
-        order, segments = self._order, self.segments
+        """The place of the first change that is kept and that Kafka lacks."""
+        order = self._order
         while order:
-            begin, database, segment, offset = order[0]
-            mark = segments[segment].mark
-            if (mark is None or offset > mark.offset) and (segments[segment].is_kept or segment in self._floors):
-                return begin, database
+            if self._lacks(order[0]):
+                return order[0].begin, order[0].database
             order.popleft()
         return self.offset, self.database
+
+    def _lacks(self, entry: _Entry) -> bool:
+        tape, floor = self.segments[entry.segment], self._floors.get(entry.segment)
+        if not tape.is_kept or (floor is not None and entry.offset <= floor.upto):
+            return False
+        return tape.mark is None or entry.offset > tape.mark.offset
 
     def source(self, segment: int, sequence: int, past: Sequence[tuple[int, int]]) -> Source:
         """What a position of that sequence says of where it stands. `past`: the epochs before its own."""
@@ -141,6 +179,8 @@ class Tape:
         for anchor in (source.end, source.begin):
             if anchor.offset <= known:
                 tape.prune(anchor)
+                if segment in self._floors and anchor.offset >= self._floors[segment].upto:
+                    del self._floors[segment]
                 return
 
     def counted(self, segment: int, source: Source, low: int) -> tuple[Anchor, int] | None:
@@ -169,7 +209,8 @@ class Tape:
             at = offset - (len(found) - 1 - number)
             if isinstance(change, Cleared):
                 if change.everywhere or self.database == self._captured:
-                    for segment in self._kept():
+                    slot = change.slot
+                    for segment in self._kept() if slot is None else self._kept_of_slot(slot):
                         self._add(segment, TapedChange(at, Reason.CLEAR, b"", None, None, False, ts_us))
             elif isinstance(change, Swapped):
                 if self._captured in (change.one, change.other) and change.one != change.other:
@@ -182,6 +223,11 @@ class Tape:
         self.gap = offset
         # Nobody may begin behind it before each segment is there anew.
         self._order += [_Entry(self.offset, self.database, number, offset) for number in self._kept()]
+
+    def _kept_of_slot(self, slot: int) -> list[int]:
+        """The segment that is the slot, if it is kept."""
+        assert len(self.segments) == SLOTS, "only a cluster has slots"
+        return [slot] if self.segments[slot].is_kept else []
 
     def _kept(self) -> list[int]:
         return [number for number, tape in enumerate(self.segments) if tape.is_kept]

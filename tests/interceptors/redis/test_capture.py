@@ -765,6 +765,34 @@ def test_a_gap_between_the_count_and_the_decision() -> None:
     assert alone.sink.took("request_reset") == [(OF_A, UNKNOWN)]
 
 
+def of(key: bytes, *offsets: int) -> list[tuple[Arguments, int]]:
+    """A SET of the key at each of these offsets."""
+    return [([b"SET", key, b"1"], offset) for offset in offsets]
+
+
+def test_what_others_write_gives_way() -> None:
+    """Beside a replica, and where somebody else has claimed a segment: the stream is read on."""
+    alone = Alone()
+    alone.capture.take(REPLICA)
+    alone.capture.fed(of(b"a", 110) + of(b"d", 120) + of(b"a", 130), 1)
+    assert alone.capture.shed == 0
+    alone.capture.fed(of(b"d", 140), 1)
+    assert (alone.capture.shed, alone.capture.tape.length()) == (1, 2)
+    assert not alone.capture.is_full()
+
+
+def test_a_segment_that_somebody_else_has_claimed_holds_up_no_other() -> None:
+    alone = Alone().opened()
+    alone.capture.stepped_down(OF_A, "a higher claim")
+    alone.capture.fed(of(b"a", 110, 120, 130) + of(b"d", 140), 1)
+    assert (alone.capture.shed, alone.capture.tape.length(), alone.capture.waits(140)) == (1, 1, True)
+    alone.capture.fed(of(b"d", 150, 160, 170), 1)
+    assert alone.capture.is_full(), "what it writes itself is kept"
+    assert alone.capture.shed == 1
+    alone.capture.stepped_down(OF_D, "a higher claim")
+    assert not alone.capture.waits(170), "it is not this one's to write"
+
+
 def test_a_full_tape_that_waits_for_the_stream_is_read_on() -> None:
     for begin in ("count", "rows", "images"):
         alone = Alone().opened()

@@ -109,7 +109,7 @@ def test_a_key_that_is_elsewhere_is_to_be_read_again(cluster: Cluster) -> None:
 
 def test_where_segments_are_no_slots_it_says_so(live: LiveMemory, cluster: Cluster) -> None:
     async def work() -> None:
-        with pytest.raises(LinkError, match=r"where segments are slots: set segment\.count=16384"):
+        with pytest.raises(LinkError, match=r"segments are slots: set segment\.count=16384"):
             await beside(live, cluster, 0, segment_count="256")
         for node in NODES:
             await node.abort()
@@ -265,6 +265,53 @@ def test_slots_that_move_at_once(live: LiveMemory, tmp_path: Path) -> None:
                 await node.stop()
 
     run(live, work)
+
+
+def test_a_slot_that_is_flushed_and_one_that_is_left_half_moved(live: LiveMemory, tmp_path: Path) -> None:
+    """The other slots of the node go on, beside its replica too, though little is held; it stops at once."""
+
+    async def work() -> None:
+        with cluster_of("valkey", tmp_path / "servers", 3, SOME) as cluster:
+            few = {"max_queue_size": "500", "max_batch_size": "100"}
+            nodes = [await beside(live, cluster, number, **few) for number in range(6)]
+            load(cluster, 1)
+            await caught_up(live, cluster)
+            cluster.owner(SLOTS[1]).ask("CLUSTER", "FLUSHSLOT", str(SLOTS[1]))
+            await caught_up(live, cluster)
+            slot, source = SLOTS[0], cluster.owner(SLOTS[0])
+            number, target = cluster.servers.index(source), cluster.other(slot)
+            target.ask("CLUSTER", "SETSLOT", str(slot), "IMPORTING", cluster.names[number])
+            writes = source.client.pipeline(transaction=False)
+            for turn in range(20):
+                writes.set(f"{TAGS[0]}x", str(turn))
+            writes.execute_command("CLUSTER", "SETSLOT", str(slot), "MIGRATING", _name_of(cluster, target))  # type: ignore[no-untyped-call]
+            writes.execute()
+            other = next(tag for tag in TAGS[1:] if cluster.owner(slot_of(tag.encode())) is source)
+            for turn in range(6):
+                for key in range(300):
+                    writes.set(f"{other}k{key % 20}", f"{turn}.{key}")
+                writes.execute()
+                await asyncio.sleep(0.1)
+            wanted = (f"{other}k19".encode(), b'"5.299"')
+            await awaiting(lambda: wanted[1] in _value(live, wanted[0]), 15, "the other slots")
+            assert not any(node.capture.is_full() for node in nodes)
+            began = asyncio.get_running_loop().time()
+            await nodes[number].stop()
+            assert asyncio.get_running_loop().time() - began < 15, "it does not wait for what is not its own"
+            for node in nodes:
+                if node is not nodes[number]:
+                    await node.stop()
+
+    run(live, work)
+
+
+def _name_of(cluster: Cluster, server: Server) -> str:
+    return cluster.names[cluster.servers.index(server)]
+
+
+def _value(live: LiveMemory, key: bytes) -> bytes:
+    entries, _ = derived(live.records(CACHE))
+    return entries.get(key, b"")
 
 
 def test_a_primary_that_stands_and_goes_on(live: LiveMemory, cluster: Cluster) -> None:

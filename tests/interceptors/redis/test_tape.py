@@ -200,7 +200,7 @@ def test_nobody_begins_behind_where_a_segment_began_to_move() -> None:
     tape.segments[OF_D].prune(Anchor(130, 1))
     tape.view_is(view(ALL - {OF_A}, OF_A))
     assert (tape.low(), tape.length()) == ((110, 0), 0)
-    assert not tape.waits(130)
+    assert not tape.waits(130, ALL)
     tape.view_is(view(ALL))
     assert (tape.segments[OF_A].begin, tape.low()) == (130, (110, 0)), "it stays, and something may be missing"
     assert tape.counted(OF_A, source((100, 0), (110, 1)), tape.low()[0]) is None
@@ -214,8 +214,48 @@ def test_a_segment_that_moves_is_written_up_to_there() -> None:
     one.open(Anchor(100, 0), 0, {})
     tape.view_is(view(ALL - {OF_A}, OF_A))
     assert one.is_open, "what was told is still to be written, and its position says where that is"
-    assert (tape.low(), tape.waits(110)) == ((100, 0), True)
+    assert (tape.low(), tape.length(), tape.waits(110, ALL)) == ((100, 0), 0, False), "and it holds up no other"
     tape.view_is(view(ALL - {OF_A}))
     assert not one.is_open
-    assert (tape.low(), tape.waits(110)) == ((110, 0), False)
+    assert tape.low() == (110, 0)
     assert (one.begin, one.waiting) == (110, deque())
+
+
+def test_whether_a_segment_waits() -> None:
+    tape = taped(*sets(110), ([b"SET", b"d", b"1"], 120))
+    assert [tape.waits(offset, {OF_D}) for offset in (110, 111)] == [False, True]
+    assert not tape.waits(120, ())
+    tape.segments[OF_D].prune(Anchor(120, 1))
+    assert not tape.waits(120, {OF_D})
+    assert tape.waits(120, {OF_A, OF_D})
+
+
+def test_where_too_much_is_held_the_oldest_segments_are_dropped() -> None:
+    tape = taped(*sets(110, 120), ([b"SET", b"d", b"1"], 130), *sets(140))
+    assert tape.shed({OF_A, OF_D}, 4) == 0
+    assert tape.shed({OF_D}, 3) == 1, "those of others may be older"
+    assert tape.shed({OF_A, OF_D}, 2) == 1
+    assert (tape.length(), tape.segments[OF_A].begin) == (0, 140)
+    assert tape.low() == (100, 0), "nobody begins behind what was dropped"
+    tape.feed(sets(150), 5)
+    assert held(tape, OF_A) == [(150, "put", b"a")]
+    assert (tape.shed({OF_A, OF_D}, 0), tape.shed({OF_A, OF_D}, 0)) == (1, 0)
+    assert (tape.length(), tape.low()) == (0, (100, 0))
+    tape.position_read(OF_A, source((100, 0), (149, 4)))
+    assert tape.low() == (100, 0), "it lacks one still"
+    tape.position_read(OF_A, source((100, 0), (150, 4)))
+    assert tape.low() == (120, 0)
+    tape.position_read(OF_D, source((100, 0), (140, 1)))
+    assert tape.low() == (150, 0)
+
+
+def test_a_slot_that_is_flushed() -> None:
+    tape = Tape(ONE, 100, 0, 0, 16384, Plain())
+    tape.view_is(View(True, frozenset({7, 9}), frozenset()))
+    tape.feed([([b"CLUSTER", b"FLUSHSLOT", b"7", b"ASYNC"], 110), ([b"CLUSTER", b"flushslot", b"8"], 120)], 5)
+    assert held(tape, 7) == [(110, "clear", b"")]
+    assert (tape.busy, tape.unknown) == ({7}, set())
+    tape.feed([([b"CLUSTER", b"SETSLOT", b"7", b"NODE", b"x"], 130), ([b"CLUSTER", b"SYNCSLOTS", b"ACK"], 140)], 5)
+    assert (tape.busy, tape.unknown) == ({7}, set())
+    tape.feed([([b"CLUSTER", b"NEWLY", b"7"], 150), ([b"CLUSTER"], 160)], 5)
+    assert tape.unknown == {"b'CLUSTER'"}
