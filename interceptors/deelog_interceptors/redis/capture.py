@@ -81,7 +81,7 @@ class Capture(StreamSide):
         """Segments that are this server's by its view, and that somebody else has claimed since."""
         self.shed = 0
         """How often a segment was dropped that another connector writes, since too much was held."""
-        self._shed_told = 1
+        self._warn_at = 1
         self._counting: list[_Counting] = []
         self._asked: list[tuple[int, _Counting]] = []
         """With the offset that the stream must be read to."""
@@ -153,12 +153,12 @@ class Capture(StreamSide):
 
     def _shed(self) -> None:
         """Where too much is held, segments that others write give way: if they become this one's, they are reset."""
-        most, others = self.sink.budget.max_operations, self.view.follows | self.outranked
-        if not others or self.tape.length() < most:
+        most = self.sink.budget.max_operations
+        if self.tape.length() < most:
             return
-        self.shed += self.tape.shed(others, most // 2)
-        if self.shed >= self._shed_told:
-            self._shed_told = 10 * self.shed
+        self.shed += self.tape.shed(self.view.follows | self.outranked, most // 2)
+        if self.shed >= self._warn_at:
+            self._warn_at = 10 * self.shed
             log.warning(
                 "max.queue.size is too small for what another connector has not written: what was held of %d segments "
                 "is dropped, and they are reset if this one is to write them",

@@ -51,6 +51,7 @@ class RedisMetrics:
             ("offset", GAUGE, "Up to where the stream was read.", tape.offset),
             ("acknowledged_offset", GAUGE, "Up to where each replica that counts has it.", capture.acked),
             ("held_changes", GAUGE, "Changes that are kept until Kafka has them.", tape.length()),
+            ("shed_segments_total", COUNTER, "Segments of others that were dropped to hold less.", capture.shed),
             ("passed_over_total", COUNTER, "Changes of keys that cannot be captured.", tape.passed_over),
             ("unavailable_total", COUNTER, "Values that were too large to be told.", node.values.unavailable),
         )
