@@ -150,6 +150,7 @@ def test_a_slot_that_moves_is_reset_alone(live: LiveMemory, cluster: Cluster) ->
     run(live, work)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [0, 5])
 def test_a_move_that_is_taken_back(live: LiveMemory, cluster: Cluster, most: int) -> None:
     async def work() -> None:
@@ -174,6 +175,7 @@ def test_a_move_that_is_taken_back(live: LiveMemory, cluster: Cluster, most: int
     run(live, work)
 
 
+@pytest.mark.slow
 def test_slots_move_under_load(live: LiveMemory, cluster: Cluster) -> None:
     """And the connector of one of the two is killed in the midst of it."""
 
@@ -223,6 +225,7 @@ async def fail_over(cluster: Cluster, replica: Server) -> None:
     raise TimeoutError("no failover")
 
 
+@pytest.mark.slow
 def test_failovers_by_hand(live: LiveMemory, cluster: Cluster) -> None:
     async def work() -> None:
         nodes = [await beside(live, cluster, number) for number in range(6)]
@@ -241,6 +244,7 @@ def test_failovers_by_hand(live: LiveMemory, cluster: Cluster) -> None:
     run(live, work)
 
 
+@pytest.mark.slow
 def test_slots_that_move_at_once(live: LiveMemory, tmp_path: Path) -> None:
     """Valkey 9 copies a whole slot to its new node before that owns it, and deletes it afterwards where it was."""
 
@@ -267,6 +271,7 @@ def test_slots_that_move_at_once(live: LiveMemory, tmp_path: Path) -> None:
     run(live, work)
 
 
+@pytest.mark.slow
 def test_a_slot_that_is_flushed_and_one_that_is_left_half_moved(live: LiveMemory, tmp_path: Path) -> None:
     """The other slots of the node go on, beside its replica too, though little is held; it stops at once."""
 
@@ -314,6 +319,7 @@ def _value(live: LiveMemory, key: bytes) -> bytes:
     return entries.get(key, b"")
 
 
+@pytest.mark.slow
 def test_a_primary_that_stands_and_goes_on(live: LiveMemory, cluster: Cluster) -> None:
     """Another one was elected meanwhile. Its connector stands with it, or does not."""
 
