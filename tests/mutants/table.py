@@ -2356,6 +2356,14 @@ STREAMS: Final = (
         because=NO_STREAM,
     ),
     Mutant(
+        "came-back-as-deleted",
+        "",
+        "the keys of a move that is taken back at once are told as deleted",
+        (Edit(TAPE, "isinstance(change, Touched) and change.arrived and", "False and"),),
+        detector="pytest tests/interceptors/redis/test_tape.py -k comes_back",
+        because=NO_STREAM,
+    ),
+    Mutant(
         "rank-ignored",
         "",
         "two connectors take a slot from each other as long as their servers disagree whose it is",

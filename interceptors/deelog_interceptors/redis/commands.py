@@ -32,11 +32,15 @@ class Removed(NamedTuple):
 
 
 class Touched(NamedTuple):
-    """The key has another value, or none, which is to be read. `database`: another one than the command's."""
+    """The key has another value, or none, which is to be read. `database`: another one than the command's.
+
+    `arrived`: it comes from another node of a cluster.
+    """
 
     key: Key
     created: bool = False
     database: int | None = None
+    arrived: bool = False
 
 
 class Cleared(NamedTuple):
@@ -143,7 +147,8 @@ def _move(given: Given) -> Sequence[Change]:
 
 def _restore(given: Given) -> Sequence[Change]:
     """RESTORE key ttl value [REPLACE] …: new, unless one may be replaced."""
-    return (Touched(given[1], b"REPLACE" not in set(map(_word, given[4:]))),)
+    arrived = _word(given[0]) == b"RESTORE-ASKING"
+    return (Touched(given[1], b"REPLACE" not in set(map(_word, given[4:])), arrived=arrived),)
 
 
 def _store(given: Given) -> Sequence[Change]:

@@ -100,6 +100,22 @@ class SegmentTape:
         if self.is_open:
             self._touch(change)
 
+    def came_back(self, key: bytes) -> bool:
+        """A key that had gone to another node is here again: if that is not told yet, it was no delete. Whether so."""
+        for number in reversed(range(len(self.waiting))):
+            change = self.waiting[number]
+            if change.key == key and change.reason != Reason.CLEAR:
+                break
+        else:
+            return False
+        if change.reason != Reason.REMOVE:
+            return False
+        self.waiting[number] = unread = change._replace(reason=UNREAD)
+        if self.is_open:
+            touched = self.touched.setdefault(key, [unread])
+            touched[:] = [unread if each is change else each for each in touched]
+        return True
+
     def prune(self, mark: Anchor) -> None:
         """Kafka has it up to there."""
         if self.mark is not None and mark < self.mark:

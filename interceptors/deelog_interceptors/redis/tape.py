@@ -253,6 +253,8 @@ class Tape:
         else:
             reason, created, expires_at = str(Reason.PUT), change.created, change.expires_at
             value = self._values.string(key, change.value)
+        if isinstance(change, Touched) and change.arrived and self.segments[segment].came_back(key):
+            created = False
         self._add(segment, TapedChange(at, reason, key, value, expires_at, created, ts_us))
 
     def _add(self, segment: int, change: TapedChange) -> None:

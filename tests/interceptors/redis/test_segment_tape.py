@@ -282,3 +282,26 @@ def test_a_key_that_is_not_listed_for_a_change_is_told_later() -> None:
     tape.take_rows([], 125, 5)
     assert tape.later == {b"gone": 120}
     assert tape.rows == {}
+
+
+def test_a_key_that_came_back_is_told_once_by_its_image() -> None:
+    tape, sink = opened(touch(20), remove(30), touch(35, b"o")), Sink(3)
+    assert tape.came_back(b"k")
+    tape.add(touch(40))
+    tape.place(Image(b"k", b"new", None, 50))
+    tape.place(Image(b"o", b"o", None, 50))
+    assert hand_over(tape, ALL, sink) == 4
+    assert sink.told == [(6, Reason.PUT, b"o", b"o", None, True), (7, Reason.PUT, b"k", b"new", None, True)]
+    assert not tape.touched
+
+
+def test_a_key_that_came_back_waits_to_be_read_though_nothing_else_did() -> None:
+    tape = opened(remove(30))
+    assert tape.came_back(b"k")
+    assert tape.wanted() == [b"k"]
+    assert not tape.came_back(b"k"), "that is known"
+    assert not tape.came_back(b"o")
+    closed = SegmentTape(10)
+    closed.add(remove(30))
+    assert closed.came_back(b"k")
+    assert closed.wanted() == []

@@ -259,3 +259,18 @@ def test_a_slot_that_is_flushed() -> None:
     assert (tape.busy, tape.unknown) == ({7}, set())
     tape.feed([([b"CLUSTER", b"NEWLY", b"7"], 150), ([b"CLUSTER"], 160)], 5)
     assert tape.unknown == {"b'CLUSTER'"}
+
+
+def test_a_key_that_comes_back_was_not_deleted() -> None:
+    """A move that is taken back at once: what the keys' deletes meant is known before they are told."""
+    back: list[Command] = [([b"RESTORE-ASKING", b"a", b"0", b"dump"], 130)]
+    assert held(taped(*sets(110), ([b"DEL", b"a"], 120), *back), OF_A)[1:] == [(120, UNREAD, b"a"), (130, UNREAD, b"a")]
+    tape = taped(*sets(110), ([b"DEL", b"a"], 120), *back)
+    assert [change.created for change in tape.segments[OF_A].waiting] == [False, False, False]
+    for before in (sets(110, 120), [([b"DEL", b"a"], 110), *sets(120)], [([b"FLUSHALL"], 120)]):
+        tape = taped(*before, *back)
+        assert held(tape, OF_A)[-1] == (130, UNREAD, b"a")
+        assert {reason for _, reason, _ in held(tape, OF_A)[:-1]} <= {"put", "remove", "clear"}
+        assert tape.segments[OF_A].waiting[-1].created
+    restored = taped(([b"DEL", b"a"], 120), ([b"RESTORE", b"a", b"0", b"dump"], 130))
+    assert held(restored, OF_A) == [(120, "remove", b"a"), (130, UNREAD, b"a")], "that is somebody's own wish"
