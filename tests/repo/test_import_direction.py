@@ -38,13 +38,14 @@ SEAM = (
     *("deelog_connector.rest.served", "deelog_connector.rest.server.RestServer"),
     "deelog_connector.metrics.shared_server",
 )
-# The grid also has a topic and an election in Kafka, and adds metrics of its own to the connector's.
+# The grid also has a topic and an election in Kafka. It and Redis add metrics of their own to the connector's.
 BESIDE_THE_SEAM = (
     ("deelog_interceptors.grid", "deelog_connector.kafka_port"),
     ("deelog_interceptors.grid.topology.topic", "deelog_connector.kept_topic"),
     ("deelog_interceptors.grid.topology.topic", "deelog_connector.topic_audit"),
     ("deelog_interceptors.grid.node", "deelog_connector.kafka.librdkafka"),
     ("deelog_interceptors.grid.metrics", "deelog_connector.metrics.families"),
+    ("deelog_interceptors.redis.metrics", "deelog_connector.metrics.families"),
     ("deelog_interceptors.redis.node", "deelog_connector.kafka_port"),
     ("deelog_interceptors.redis.node", "deelog_connector.kafka.librdkafka"),
 )
