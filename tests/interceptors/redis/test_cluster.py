@@ -343,7 +343,7 @@ def test_a_primary_that_stands_and_goes_on(live: LiveMemory, cluster: Cluster) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [2])  # any other one will do
 def test_whatever_happens(live: LiveMemory, tmp_path: Path, seed: int) -> None:
     """Under load: slots move, connectors and servers are killed, shards are flushed, replicas are promoted."""
     chance = random.Random(seed)
