@@ -29,6 +29,10 @@ class Cluster:
         self.names = [_name(server) for server in servers]
         self.client = redis.RedisCluster(HOST, servers[0].port, require_full_coverage=False)
 
+    def name_of(self, server: Server) -> str:
+        """The node's id."""
+        return self.names[self.servers.index(server)]
+
     def owner(self, slot: int) -> Server:
         """The primary of a slot, as it sees itself."""
         return next(each for each in self.primaries() if slot in of_cluster(each.ask("CLUSTER", "NODES")).writes)
@@ -47,10 +51,10 @@ class Cluster:
         views, living = [_slots_of(server) for server in servers], {server.port for server in servers}
         return all(view == views[0] for view in views) and set(views[0].values()) <= living
 
-    def move(self, slot: int, target: Server, *, most: int | None = None) -> Server:
-        """Moves a slot key by key, as `redis-cli` does, or `most` keys of it and no more; returns its source."""
+    def move(self, slot: int, target: Server, *, most: int | None = None) -> None:
+        """Moves a slot key by key, as `redis-cli` does, or `most` keys of it and no more."""
         source = self.owner(slot)
-        one, other = self.names[self.servers.index(source)], self.names[self.servers.index(target)]
+        one, other = self.name_of(source), self.name_of(target)
         target.ask("CLUSTER", "SETSLOT", str(slot), "IMPORTING", one)
         source.ask("CLUSTER", "SETSLOT", str(slot), "MIGRATING", other)
         keys = source.ask("CLUSTER", "GETKEYSINSLOT", str(slot), "10000")[:most]
@@ -60,11 +64,10 @@ class Cluster:
             others = [each for each in self.primaries() if each not in (target, source)]
             for server in (target, source, *others):
                 server.ask("CLUSTER", "SETSLOT", str(slot), "NODE", other)
-        return source
 
     def move_at_once(self, slot: int, target: Server) -> None:
         """Moves a slot as a whole, as Valkey 9 does."""
-        name = self.names[self.servers.index(target)]
+        name = self.name_of(target)
         self.owner(slot).ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", str(slot), str(slot), "NODE", name)
         waiting(lambda: self.owner(slot) is target, 20, "the move")
 
@@ -75,7 +78,7 @@ class Cluster:
 
     def abort(self, slot: int, source: Server, target: Server) -> None:
         """Takes a move back that has begun: what has gone comes back."""
-        one = self.names[self.servers.index(source)]
+        one = self.name_of(source)
         source.ask("CLUSTER", "SETSLOT", str(slot), "STABLE")
         for key in target.ask("CLUSTER", "GETKEYSINSLOT", str(slot), "10000"):
             target.ask("MIGRATE", HOST, str(source.port), key, "0", "5000")

@@ -285,11 +285,11 @@ def test_a_slot_that_is_flushed_and_one_that_is_left_half_moved(live: LiveMemory
             await caught_up(live, cluster)
             slot, source = SLOTS[0], cluster.owner(SLOTS[0])
             number, target = cluster.servers.index(source), cluster.other(slot)
-            target.ask("CLUSTER", "SETSLOT", str(slot), "IMPORTING", cluster.names[number])
+            target.ask("CLUSTER", "SETSLOT", str(slot), "IMPORTING", cluster.name_of(source))
             writes = source.client.pipeline(transaction=False)
             for turn in range(20):
                 writes.set(f"{TAGS[0]}x", str(turn))
-            writes.execute_command("CLUSTER", "SETSLOT", str(slot), "MIGRATING", _name_of(cluster, target))  # type: ignore[no-untyped-call]
+            writes.execute_command("CLUSTER", "SETSLOT", str(slot), "MIGRATING", cluster.name_of(target))  # type: ignore[no-untyped-call]
             writes.execute()
             other = next(tag for tag in TAGS[1:] if cluster.owner(slot_of(tag.encode())) is source)
             for turn in range(6):
@@ -308,10 +308,6 @@ def test_a_slot_that_is_flushed_and_one_that_is_left_half_moved(live: LiveMemory
                     await node.stop()
 
     run(live, work)
-
-
-def _name_of(cluster: Cluster, server: Server) -> str:
-    return cluster.names[cluster.servers.index(server)]
 
 
 def _value(live: LiveMemory, key: bytes) -> bytes:
