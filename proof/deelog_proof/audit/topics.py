@@ -6,13 +6,15 @@ from the first offset to their end at the start of reading: this is for demos an
 
 from __future__ import annotations
 
+import base64
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+import orjson
 import tenacity
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -153,17 +155,37 @@ def read_topic(bootstrap: str, topic: str) -> Iterator[Read]:
         consumer.close()
 
 
-def fold_changes(topic: str, reads: Iterable[Read]) -> ChangeTopic:
-    """Folds and counts the records of a change topic: JSON, text keys and values, any order of partitions."""
-    fold = _ChangeFold(JsonCodec(topic, "", "", ""))
+def _reading(topic: str, redis: bool, cause: bool = False) -> tuple[JsonCodec, Callable[[bytes], bytes]]:
+    """How values are read, and what a client wrote by a value."""
+    value_format, value_of = ("json", _string_of) if redis else ("string", bytes)
+    return JsonCodec(topic, "", "", "", value_format=value_format, cause=cause), value_of
+
+
+def _string_of(value: bytes) -> bytes:
+    found = orjson.loads(value)
+    text: str = found["value"]
+    match found["type"]:
+        case "string":
+            return text.encode()
+        case "string.base64":
+            return base64.b64decode(text)
+    raise ReadError(f"a string was written, not {value[:80]!r}")
+
+
+def fold_changes(topic: str, reads: Iterable[Read], redis: bool = False) -> ChangeTopic:
+    """Folds and counts the records of a change topic: JSON, text keys, any order of partitions.
+
+    Values are text, or with `redis` the strings of a server, as a client wrote them.
+    """
+    fold = _ChangeFold(*_reading(topic, redis))
     for read in reads:
         fold.take(read)
     return fold.finish()
 
 
-def fold_diff(topic: str, reads: Iterable[Read]) -> DiffTopic:
-    """Folds and counts the records of a diff topic."""
-    codec = JsonCodec(topic, "", "", "", cause=True)
+def fold_diff(topic: str, reads: Iterable[Read], redis: bool = False) -> DiffTopic:
+    """Folds and counts the records of a diff topic, as `fold_changes` does."""
+    codec, value_of = _reading(topic, redis, cause=True)
     diff = DiffTopic()
     seen: set[tuple[Any, ...]] = set()
     for record, _ in reads:
@@ -180,13 +202,13 @@ def fold_diff(topic: str, reads: Iterable[Read]) -> DiffTopic:
         if envelope.after is None:
             diff.entries.pop(key, None)
         else:
-            diff.entries[key] = envelope.after
+            diff.entries[key] = envelope.after._replace(value=value_of(envelope.after.value))
     return diff
 
 
 class _ChangeFold:
-    def __init__(self, codec: JsonCodec) -> None:
-        self._codec = codec
+    def __init__(self, codec: JsonCodec, value_of: Callable[[bytes], bytes]) -> None:
+        self._codec, self._value_of = codec, value_of
         self._readers: dict[int, SegmentReader] = {}
         self._highest: dict[int, Position] = {}
         self._seen = ChangeTopic()
@@ -218,7 +240,7 @@ class _ChangeFold:
         envelope = self._codec.decode_value(record.value)
         reason = envelope.source["reason"] or str(Reason.PUT)
         seen.reasons[reason] += 1
-        content = content_of(envelope.after.value if envelope.after else None)
+        content = content_of(self._value_of(envelope.after.value) if envelope.after else None)
         key = self._codec.decode_key(record.key)
         seen.captured.setdefault(key, []).append(Captured(content, envelope.source["ts_us"], reason))
 
@@ -228,7 +250,8 @@ class _ChangeFold:
 
     def finish(self) -> ChangeTopic:
         for reader in self._readers.values():
-            self._seen.entries.update(reader.entries)
+            for key, entry in reader.entries.items():
+                self._seen.entries[key] = entry._replace(value=self._value_of(entry.value))
             self._seen.open_resets += reader.open is not None
         return self._seen
 

@@ -36,6 +36,7 @@ def verify(
     segments: int,
     happened: Sequence[Happened],
     final: dict[bytes, bytes] | None,
+    names_expiry: bool = True,
 ) -> Verdict:
     """Compares caches, change topic and diff key by key, and the history of writes with the change topic."""
     resets = {
@@ -49,7 +50,8 @@ def verify(
         states = (caches, diff.entries)
         wrong = sorted({key for state in states for key in differing_ids(_values(state), final)})
     taken, durations = takeovers(changes.owners, happened)
-    return Verdict(audit(history, changes.captured, resets), differing, wrong, len(caches), taken, durations)
+    audited = audit(history, changes.captured, resets, names_expiry=names_expiry)
+    return Verdict(audited, differing, wrong, len(caches), taken, durations)
 
 
 def differences(

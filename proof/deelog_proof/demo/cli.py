@@ -77,7 +77,16 @@ def play(trace: Path, cluster: str, rate: float, deadline: float, max_value: int
     "--ops", "operations", default=50_000, show_default=True, type=click.IntRange(1), help="Writes to generate."
 )
 @_MAX_VALUE
-@click.option("--nodes", default=3, show_default=True, type=click.IntRange(1, 9), help="Cache nodes.")
+@click.option(
+    "--cache",
+    default="grid",
+    show_default=True,
+    type=click.Choice(["grid", "redis"]),
+    help="What is captured. redis: a cluster of Redis or Valkey, a connector beside each server.",
+)
+@click.option(
+    "--nodes", default=3, show_default=True, type=click.IntRange(1, 9), help="Cache nodes; of Redis, shards of two."
+)
 @click.option("--seed", default=1, show_default=True, type=int, help="Same seed, same load and same victims.")
 @click.option(
     "--faults",
@@ -93,6 +102,7 @@ def demo(
     trace: Path | None,
     operations: int,
     max_value: int,
+    cache: str,
     nodes: int,
     seed: int,
     faults: str,
@@ -100,13 +110,15 @@ def demo(
     files: Path | None,
     report: Path | None,
 ) -> None:
-    """Show the product: nodes, Kafka and a Spark job on this machine, a load, faults, and the proof.
+    """Show the product: caches, Kafka and a Spark job on this machine, a load, faults, and the proof.
 
     Exits 0 only if the Spark job's diff equals the caches key by key, and if every acknowledged operation is in the
     topic, once, or covered by a later write or a reset. With --keep it prints addresses and things to try and stays.
     Leaves no process and no file behind but those of --files.
     """
-    least = 1 if faults == "none" else 2
+    least = 3 if cache == "redis" else 1 if faults == "none" else 2
+    if nodes < least and cache == "redis":
+        raise click.UsageError(f"--cache redis needs --nodes {least} at least: fewer cannot elect a primary")
     if nodes < least:
         raise click.UsageError(f"--faults {faults} needs --nodes {least} at least, or use --faults none")
     if files is not None and files.exists() and any(files.iterdir()):
@@ -117,7 +129,7 @@ def demo(
     from deelog_proof.demo.settings import Settings
     from deelog_proof.harness.environment import Environment
 
-    def present(outcome: dict[str, Any], environment: Environment) -> None:
+    def present(outcome: dict[str, Any], environment: Environment[Any]) -> None:
         reports.show(outcome, show.console)
         if report is not None:
             reports.write(outcome, report)
@@ -125,7 +137,7 @@ def demo(
             stay(environment)
         show.say("ending all processes")
 
-    settings = Settings(trace, operations, max_value, nodes, seed, faults, files)
+    settings = Settings(trace, operations, max_value, nodes, seed, faults, files, cache)
     with Display() as show, ends_in_order():
         outcome = run(settings, show, present)
     if not keep:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from deelog_proof.audit.topics import end_offsets
 from deelog_proof.harness.child import until
-from deelog_proof.harness.cluster import Monitor, Node, is_stopped
+from deelog_proof.harness.cluster import Cluster, Monitor, Node, is_stopped
 from deelog_proof.harness.environment import Environment
 
 PAUSE_SECONDS = 3.0
@@ -43,16 +43,11 @@ class Fault:
 
     name: str
     seconds: float
-    run: Callable[[Environment, random.Random], Happened]
+    run: Callable[[Environment[Any], random.Random], Happened]
     """The draw chooses the nodes."""
 
 
-def planned(level: str) -> Sequence[Fault]:
-    """The faults of a level, in order."""
-    return {"none": (), "survivable": SURVIVABLE, "all": ALL}[level]
-
-
-def kill_one(environment: Environment, draw: random.Random) -> Happened:
+def kill_one(environment: Environment[Cluster], draw: random.Random) -> Happened:
     """`kill -9` of a primary; the backups take over; it comes back empty and is given the state."""
     node = _victim(environment, draw)
     segments = environment.cluster.primaries()[node.node_id]
@@ -60,14 +55,14 @@ def kill_one(environment: Environment, draw: random.Random) -> Happened:
     return _kill(environment, "kill", [node])
 
 
-def zombie(environment: Environment, draw: random.Random) -> Happened:
+def zombie(environment: Environment[Cluster], draw: random.Random) -> Happened:
     """SIGSTOP of a primary with a transaction open, takeover, SIGCONT: its commit has to be refused.
 
     A node that had nothing left to commit, or that gave up its transaction itself, learns of the takeover without
     a refusal: then it is stopped again.
     """
     node = _victim(environment, draw)
-    happened = Happened("zombie", _now_ms(), [node.node_id])
+    happened = Happened("zombie", now_ms(), [node.node_id])
     before = _refused(environment, node)
     awaited = f"the commit of zombie {node.node_id} to be refused"
 
@@ -92,9 +87,9 @@ def zombie(environment: Environment, draw: random.Random) -> Happened:
     return happened
 
 
-def _pause_for_takeover(environment: Environment, draw: random.Random, node: Node, happened: Happened) -> None:
+def _pause_for_takeover(environment: Environment[Cluster], draw: random.Random, node: Node, happened: Happened) -> None:
     happened.notes["transaction_open"] = opened = _stop_in_transaction(environment, draw, node)
-    happened.at_ms = _now_ms()
+    happened.at_ms = now_ms()
     environment.show.say(
         f"SIGSTOP of node {node.node_id} {'with a transaction open' if opened else 'between transactions'}"
     )
@@ -103,7 +98,7 @@ def _pause_for_takeover(environment: Environment, draw: random.Random, node: Nod
     node.send(signal.SIGCONT)
 
 
-def kill_owners(environment: Environment, draw: random.Random) -> Happened:
+def kill_owners(environment: Environment[Cluster], draw: random.Random) -> Happened:
     """`kill -9` of two nodes at once: the segments that they shared are lost, come back empty, and are reset."""
     nodes = draw.sample(environment.cluster.nodes, 2)
     names = " and ".join(node.node_id for node in nodes)
@@ -111,9 +106,9 @@ def kill_owners(environment: Environment, draw: random.Random) -> Happened:
     return _kill(environment, "kill-owners", nodes)
 
 
-def pause_kafka(environment: Environment, draw: random.Random) -> Happened:
+def pause_kafka(environment: Environment[Cluster], draw: random.Random) -> Happened:
     """Kafka stops answering for less than the op logs hold: the caches go on, nothing is lost."""
-    happened = Happened("pause-kafka", _now_ms())
+    happened = Happened("pause-kafka", now_ms())
     environment.show.say(f"Kafka paused for {PAUSE_SECONDS:g} s; the caches go on")
     environment.kafka.pause()
     try:
@@ -125,9 +120,9 @@ def pause_kafka(environment: Environment, draw: random.Random) -> Happened:
     return happened
 
 
-def overflow(environment: Environment, draw: random.Random) -> Happened:
+def overflow(environment: Environment[Cluster], draw: random.Random) -> Happened:
     """Kafka paused until op logs overflow: the segments concerned are reset with their live entries."""
-    happened = Happened("overflow", _now_ms())
+    happened = Happened("overflow", now_ms())
     before = overflows(environment.monitor)
     environment.show.say("Kafka paused until op logs overflow")
     environment.kafka.pause()
@@ -145,9 +140,9 @@ def overflow(environment: Environment, draw: random.Random) -> Happened:
     return happened
 
 
-def restart_kafka(environment: Environment, draw: random.Random) -> Happened:
+def restart_kafka(environment: Environment[Cluster], draw: random.Random) -> Happened:
     """`kill -9` of Kafka and a start on the same data."""
-    happened = Happened("restart-kafka", _now_ms())
+    happened = Happened("restart-kafka", now_ms())
     environment.show.say("kill -9 of Kafka; the caches go on")
     environment.kafka.kill()
     environment.kafka.start()
@@ -177,20 +172,21 @@ def overflows(monitor: Monitor) -> int:
     return monitor.total("overflow", "reset")
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """Unix milliseconds."""
     return time.time_ns() // 1_000_000
 
 
-def _victim(environment: Environment, draw: random.Random) -> Node:
+def _victim(environment: Environment[Cluster], draw: random.Random) -> Node:
     """A random node that is primary of some segment."""
     primaries = environment.cluster.primaries()
     return draw.choice([node for node in environment.cluster.nodes if primaries[node.node_id]])
 
 
-def _kill(environment: Environment, fault: str, nodes: list[Node]) -> Happened:
+def _kill(environment: Environment[Cluster], fault: str, nodes: list[Node]) -> Happened:
     for node in nodes:
         environment.monitor.poll(node)
-    happened = Happened(fault, _now_ms(), [node.node_id for node in nodes])
+    happened = Happened(fault, now_ms(), [node.node_id for node in nodes])
     for node in nodes:
         node.kill()
     if len(environment.cluster.nodes) > len(nodes):
@@ -199,17 +195,17 @@ def _kill(environment: Environment, fault: str, nodes: list[Node]) -> Happened:
     return happened
 
 
-def _refused(environment: Environment, node: Node) -> int:
+def _refused(environment: Environment[Cluster], node: Node) -> int:
     return sum(int(stats["zombie_commits_refused"]) for stats in environment.monitor.members(node))
 
 
-def _takeover(environment: Environment, happened: Happened, gone: list[Node]) -> None:
+def _takeover(environment: Environment[Cluster], happened: Happened, gone: list[Node]) -> None:
     seconds = environment.cluster.wait_without(gone)
     happened.notes["clients_moved_after_s"] = round(seconds, 2)
     environment.show.say(f"the others took over after {seconds:.1f} s")
 
 
-def _restart(environment: Environment, nodes: list[Node]) -> None:
+def _restart(environment: Environment[Cluster], nodes: list[Node]) -> None:
     for node in nodes:
         node.start()
     for node in nodes:
@@ -219,7 +215,7 @@ def _restart(environment: Environment, nodes: list[Node]) -> None:
     environment.show.say(f"{names} back, everything has its backups again after {seconds:.1f} s")
 
 
-def _stop_in_transaction(environment: Environment, draw: random.Random, node: Node) -> bool:
+def _stop_in_transaction(environment: Environment[Cluster], draw: random.Random, node: Node) -> bool:
     """Stops `node`, within a few attempts in the middle of a transaction. Returns whether one is open.
 
     An open transaction shows as records after the last stable offset. Those of running nodes end soon, so what stays
@@ -239,7 +235,7 @@ def _stop_in_transaction(environment: Environment, draw: random.Random, node: No
     raise AssertionError("the last attempt returned")
 
 
-def _hidden(environment: Environment) -> set[tuple[int, int]]:
+def _hidden(environment: Environment[Cluster]) -> set[tuple[int, int]]:
     """`(partition, last stable offset)` of partitions with records after it."""
     stable = end_offsets(environment.kafka.bootstrap, environment.topics.changes)
     high = end_offsets(environment.kafka.bootstrap, environment.topics.changes, committed=False)

@@ -20,9 +20,18 @@ from deelog_connector.devkafka.ports import HOST
 from deelog_proof.audit.topics import fold_changes, fold_diff, read_topic
 from deelog_proof.audit.verify import Verdict, verify
 from deelog_proof.demo.display import Display
-from deelog_proof.demo.faults import Happened, planned
+from deelog_proof.demo.faults import Happened
+from deelog_proof.demo.redis_faults import UNREPLICATED
 from deelog_proof.demo.report import shown
-from deelog_proof.demo.settings import GAP_SECONDS, LEAD_SECONDS, SEGMENTS, Settings, planned_seconds, set_up, writes_of
+from deelog_proof.demo.settings import (
+    GAP_SECONDS,
+    LEAD_SECONDS,
+    Settings,
+    planned,
+    planned_seconds,
+    set_up,
+    writes_of,
+)
 from deelog_proof.harness.drain import drain
 from deelog_proof.harness.environment import Environment, ticking
 from deelog_proof.load.history import merged
@@ -34,7 +43,9 @@ _SLOWEST = 1.0
 _LOOK_SECONDS = 0.5
 
 
-def run(settings: Settings, show: Display, present: Callable[[dict[str, Any], Environment], None]) -> dict[str, Any]:
+def run(
+    settings: Settings, show: Display, present: Callable[[dict[str, Any], Environment[Any]], None]
+) -> dict[str, Any]:
     """Runs the demo and returns its report, which `present` gets while everything still runs.
 
     Leaves no process, and no file except those of `settings.files`.
@@ -59,22 +70,23 @@ def run(settings: Settings, show: Display, present: Callable[[dict[str, Any], En
         return report
 
 
-def stay(environment: Environment) -> None:
+def stay(environment: Environment[Any]) -> None:
     """Prints addresses and commands to try, and returns at Ctrl-C. Restarts the Spark job if it ends."""
-    nodes, topics, kafka = environment.cluster.nodes, environment.topics, environment.kafka.bootstrap
+    cluster, topics, kafka = environment.cluster, environment.topics, environment.kafka.bootstrap
+    port = cluster.servers[0].port
     lines = [
         "",
         f"Kafka     {kafka}, topics {topics.changes} and {topics.diff}",
-        *(f"{node.name:9} {HOST}:{node.port}" for node in nodes),
+        *(f"{server.name:9} {HOST}:{server.port}" for server in cluster.servers),
         f"files     {environment.directory}, a log for each",
         "",
         "Write, and see the change and the diff of it:",
-        f"  redis-cli -c -p {nodes[0].port} set hello world",
+        f"  redis-cli -c -p {port} set hello world",
         f"  kcat -b {kafka} -X isolation.level=read_committed -t {topics.diff} -o -1 -e",
         "How far the Spark job is:",
         f"  deelog diff --status --config {environment.directory}/diff.properties",
-        "Kill a node, and see who takes over:",
-        f"  kill -9 {nodes[-1].pid}; redis-cli -p {nodes[0].port} cluster slots",
+        "Kill one, and see who takes over:",
+        f"  kill -9 {cluster.a_primary().pid}; redis-cli -p {port} cluster slots",
         "",
         "Ctrl-C ends it all.",
     ]
@@ -87,11 +99,12 @@ def stay(environment: Environment) -> None:
         return
 
 
-def _run(settings: Settings, operations: int, environment: Environment) -> tuple[Player, list[Happened]]:
+def _run(settings: Settings, operations: int, environment: Environment[Any]) -> tuple[Player, list[Happened]]:
     """Runs the load in threads and the faults in this one."""
     show = environment.show
-    player = Player(environment.cluster.addresses())
-    player.limit = 0 if planned(settings.faults) else None  # raised fault by fault
+    # What a primary alone has is lost with it: a write counts once its replica has it, too.
+    player = Player(environment.cluster.addresses(), replicas=1 if settings.cache == "redis" else 0)
+    player.limit = 0 if planned(settings) else None  # raised fault by fault
     failure: list[BaseException] = []
 
     def play() -> None:
@@ -118,10 +131,10 @@ def _run(settings: Settings, operations: int, environment: Environment) -> tuple
 
 
 def _play_faults(
-    settings: Settings, operations: int, environment: Environment, player: Player, goes_on: Callable[[], bool]
+    settings: Settings, operations: int, environment: Environment[Any], player: Player, goes_on: Callable[[], bool]
 ) -> list[Happened]:
     """One fault after the other, spread over the load."""
-    faults = planned(settings.faults)
+    faults = planned(settings)
     draw = random.Random(f"faults/{settings.seed}")
     total = planned_seconds(settings)
     happened: list[Happened] = []
@@ -150,14 +163,17 @@ def _diff_note(progress: dict[str, Any] | None) -> str:
 def _verify(
     settings: Settings,
     operations: int,
-    environment: Environment,
+    environment: Environment[Any],
     player: Player,
     happened: list[Happened],
     caches: dict[bytes, Entry],
 ) -> dict[str, Any]:
     bootstrap, topics = environment.kafka.bootstrap, environment.topics
-    changes = fold_changes(topics.changes, read_topic(bootstrap, topics.changes))
-    diff = fold_diff(topics.diff, read_topic(bootstrap, topics.diff))
+    redis = settings.cache == "redis"
+    changes = fold_changes(topics.changes, read_topic(bootstrap, topics.changes), redis)
+    diff = fold_diff(topics.diff, read_topic(bootstrap, topics.diff), redis)
+    # Those of which Kafka hears before Redis loses them are taken back: the comparison key by key looks at that.
+    changes.captured = {k: records for k, records in changes.captured.items() if not k.startswith(UNREPLICATED)}
     # With the loss of all owners the caches lose entries: then only diff and caches must agree.
     listed = final_of(settings.trace) if settings.trace is not None and settings.faults != "all" else None
     verdict = verify(
@@ -165,9 +181,10 @@ def _verify(
         caches,
         changes,
         diff,
-        segments=SEGMENTS,
+        segments=environment.cluster.segments,
         happened=happened,
         final=read_final(listed) if listed else None,
+        names_expiry=not redis,
     )
     monitor = environment.monitor
     return {

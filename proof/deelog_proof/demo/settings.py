@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from deelog_connector.devkafka import jars
 from deelog_connector.devkafka.broker import EmbeddedKafka
+from deelog_proof.demo import faults, redis_faults
 from deelog_proof.demo.display import Display
-from deelog_proof.demo.faults import planned
-from deelog_proof.harness.environment import Environment, assembled, directory_of
+from deelog_proof.demo.faults import Fault
+from deelog_proof.harness.environment import Environment, around, assembled, directory_of
+from deelog_proof.harness.redis_cluster import RedisCluster
 from deelog_proof.load.sessions import session_store
 from deelog_proof.load.traces import MAX_VALUE, Write, read_trace
 from deelog_schemas.java import find_java
@@ -37,6 +39,15 @@ class Settings:
     seed: int = 1
     faults: str = "all"
     files: Path | None = None
+    cache: str = "grid"
+    """`redis`: a cluster of Redis, in which `nodes` are shards."""
+
+
+def planned(settings: Settings) -> Sequence[Fault]:
+    """The faults, in order."""
+    redis = settings.cache == "redis"
+    survivable, every = (redis_faults.SURVIVABLE, redis_faults.ALL) if redis else (faults.SURVIVABLE, faults.ALL)
+    return {"none": (), "survivable": survivable, "all": every}[settings.faults]
 
 
 def writes_of(settings: Settings) -> Iterator[Write]:
@@ -48,16 +59,16 @@ def writes_of(settings: Settings) -> Iterator[Write]:
 
 def planned_seconds(settings: Settings, done: int = 0) -> float:
     """Seconds that the rest of the load shall take, after `done` faults."""
-    faults = planned(settings.faults)[done:]
-    return LEAD_SECONDS + sum(fault.seconds + sum(GAP_SECONDS) / 2 for fault in faults)
+    return LEAD_SECONDS + sum(fault.seconds + sum(GAP_SECONDS) / 2 for fault in planned(settings)[done:])
 
 
-def set_up(settings: Settings, operations: int, show: Display, stack: ExitStack) -> Environment:
-    """Starts Kafka, the nodes and the Spark job; `stack` ends them and removes their files.
+def set_up(settings: Settings, operations: int, show: Display, stack: ExitStack) -> Environment[Any]:
+    """Starts Kafka, the caches and the Spark job; `stack` ends them and removes their files.
 
     Raises `JavaError`, `SetupError` (no network) and `RunError`.
     """
-    show.say(f"{operations:,} writes, {settings.nodes} nodes, faults: {settings.faults}, seed {settings.seed}")
+    parts = "shards of Redis" if settings.cache == "redis" else "nodes"
+    show.say(f"{operations:,} writes, {settings.nodes} {parts}, faults: {settings.faults}, seed {settings.seed}")
     java = find_java()
     jars.fetch("kafka")
     spark_jars = jars.fetch("spark-kafka")
@@ -68,10 +79,21 @@ def set_up(settings: Settings, operations: int, show: Display, stack: ExitStack)
     stack.callback(kafka.kill)
     kafka.start()
     show.say(f"Kafka serves at {kafka.bootstrap}")
-    common = {"topic.prefix": "demo", "cache.name": "sessions", "segment.count": str(SEGMENTS)}
-    names = [f"n{number + 1}" for number in range(settings.nodes)]
-    nodes, kept = _node_settings(settings, operations), settings.files is not None
-    environment = assembled(show, stack, directory, kept, kafka, spark_jars, names, common, nodes)
+    common, kept = {"topic.prefix": "demo", "cache.name": "sessions"}, settings.files is not None
+    environment: Environment[Any]
+    if settings.cache == "redis":
+        common |= {
+            "bootstrap.servers": kafka.bootstrap,
+            "segment.count": str(RedisCluster.segments),
+            "cache.value.format": "json",
+        }
+        cluster = RedisCluster(settings.nodes, directory, common)
+        environment = around(cluster, show, stack, directory, kept, kafka, spark_jars, common)
+    else:
+        common["segment.count"] = str(SEGMENTS)
+        names = [f"n{number + 1}" for number in range(settings.nodes)]
+        nodes = _node_settings(settings, operations)
+        environment = assembled(show, stack, directory, kept, kafka, spark_jars, names, common, nodes)
     environment.start(stack)
     return environment
 

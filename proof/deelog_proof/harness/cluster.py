@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import javaproperties
 import orjson
@@ -84,7 +84,7 @@ class Node(Child):
         )
 
     def stats(self) -> dict[str, Any] | None:
-        """Its counters, None where it does not reply."""
+        """Its counters and its member, None where it does not reply."""
         if self.pid is None:
             return None
         try:
@@ -93,7 +93,7 @@ class Node(Child):
         except RedisError:
             return None
         stats: dict[str, Any] = orjson.loads(answer)
-        return stats
+        return {**stats, "member": stats["grid"]["member"]}
 
     def wait_ready(self, seconds: float = START_SECONDS) -> None:
         """Returns once it has printed its addresses. Raises `ProcessError` if it ended instead."""
@@ -136,6 +136,21 @@ class Cluster:
     ) -> None:
         self.nodes = [Node(name, directory, {**settings, **(own or {}).get(name, {})}) for name in names]
         self.segments = int(settings["segment.count"])
+
+    def __str__(self) -> str:
+        return f"{len(self.nodes)} nodes serve {self.segments} segments, each with a primary and its backups"
+
+    @property
+    def processes(self) -> Sequence[Child]:
+        return self.nodes
+
+    @property
+    def servers(self) -> Sequence[Node]:
+        return self.nodes
+
+    def a_primary(self) -> Node:
+        """The last node, which as a rule is one of some segments."""
+        return self.nodes[-1]
 
     def start(self) -> None:
         """Starts every node and returns once each segment has its primary and all its backups."""
@@ -195,17 +210,20 @@ class Cluster:
 
         return until(taken_over, SETTLE_SECONDS, "the other nodes to take over", 0.05)
 
+    def dump(self) -> dict[bytes, Entry]:
+        """All entries of all segments, each from its primary. Raises `ClusterError` where one does not answer.
+
+        Segments may still move to their preferred primaries: then all is read again, by the next view.
+        """
+        return self._dump()
+
     @retry(
         retry=retry_if_exception_type(MovedError),
         wait=wait_fixed(0.5),
         stop=stop_after_delay(SETTLE_SECONDS),
         reraise=True,
     )
-    def dump(self) -> dict[bytes, Entry]:
-        """All entries of all segments, each from its primary. Raises `ClusterError` where one does not answer.
-
-        Segments may still move to their preferred primaries: then all is read again, by the next view.
-        """
+    def _dump(self) -> dict[bytes, Entry]:
         entries: dict[bytes, Entry] = {}
         view = self.slots()
         with ExitStack() as stack:
@@ -223,11 +241,20 @@ class Cluster:
         return entries
 
 
-class Monitor:
-    """Polls `DEELOG.STATS` of all nodes and keeps the last reply of every process."""
+class Polled(Protocol):
+    """A process with a connector."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    node_id: str
+
+    def stats(self) -> dict[str, Any] | None:
+        """Its counters and its member, None where it does not reply."""
+
+
+class Monitor:
+    """Polls the counters of all nodes and keeps the last reply of every process."""
+
+    def __init__(self, nodes: Sequence[Polled]) -> None:
+        self._nodes = nodes
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
         self._last: dict[str, dict[str, Any]] = {}
@@ -240,25 +267,25 @@ class Monitor:
         self._stopped.set()
         self._thread.join()
 
-    def poll(self, node: Node) -> dict[str, Any] | None:
+    def poll(self, node: Polled) -> dict[str, Any] | None:
         """A node's counters; None where it does not reply."""
         stats = node.stats()
         if stats is not None:
-            self._last[stats["grid"]["member"]] = stats
+            self._last[stats["member"]] = stats
         return stats
 
     def total(self, *path: str) -> int:
         """A counter, or all counters below a name, summed over all processes that ever replied."""
         return sum(_sum(stats, path) for stats in list(self._last.values()))
 
-    def members(self, node: Node) -> list[dict[str, Any]]:
+    def members(self, node: Polled) -> list[dict[str, Any]]:
         """The last replies of all processes of a node."""
         return [stats for member, stats in list(self._last.items()) if member.startswith(f"{node.node_id}@")]
 
     def _run(self) -> None:
         while not self._stopped.is_set():
             begin = time.monotonic()
-            for node in self._cluster.nodes:
+            for node in self._nodes:
                 self.poll(node)
             self._stopped.wait(max(0.0, begin + _POLL_EVERY - time.monotonic()))
 
@@ -270,8 +297,8 @@ def _sum(stats: Mapping[str, Any], path: Iterable[str]) -> int:
     return sum(value.values()) if isinstance(value, Mapping) else int(value)
 
 
-def is_stopped(node: Node) -> bool:
-    """Whether a node is stopped by SIGSTOP, from `/proc`."""
+def is_stopped(node: Child) -> bool:
+    """Whether a process is stopped by SIGSTOP, from `/proc`."""
     if node.pid is None:
         return False
     stat = Path(f"/proc/{node.pid}/stat").read_text()

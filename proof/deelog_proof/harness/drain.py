@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from deelog_proof.audit.topics import end_offsets
 from deelog_proof.harness.child import until
@@ -13,7 +14,7 @@ _DRAIN_SECONDS = 120.0
 _SOON_MS = 600_000
 
 
-def drain(environment: Environment) -> dict[bytes, Entry]:
+def drain(environment: Environment[Any]) -> dict[bytes, Entry]:
     """Waits until nothing changes any more and returns the entries of the caches.
 
     Raises `TimeoutError` with what did not settle.
@@ -44,10 +45,11 @@ def drain(environment: Environment) -> dict[bytes, Entry]:
     except TimeoutError as error:
         read = (environment.progress() or {}).get("input_offsets")
         raise TimeoutError(f"{error}: {ends}; it is at {read}, and its log {environment.diff.tail()}") from error
-    return cluster.dump()
+    final: dict[bytes, Entry] = cluster.dump()
+    return final
 
 
-def unwritten(environment: Environment) -> int:
+def unwritten(environment: Environment[Any]) -> int:
     """Operations and due resets that are not in Kafka yet, over all nodes; -1 where a node does not reply."""
     total = 0
     for node in environment.cluster.nodes:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import javaproperties
 import orjson
@@ -19,9 +19,10 @@ import orjson
 from deelog_connector.devkafka.broker import EmbeddedKafka
 from deelog_proof.demo.display import Display
 from deelog_proof.harness.child import Child, ProcessError, deelog_command, until
-from deelog_proof.harness.cluster import Cluster, Monitor
+from deelog_proof.harness.cluster import Cluster, Monitor, Polled
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.kafka.names import Topics
+from deelog_schemas.operation import Entry
 
 _NODES: Final = {"topic.creation.default.partitions": "4", "cache.failure.timeout.ms": "2000"}
 _DIFF_RESTARTS = 3
@@ -34,8 +35,53 @@ class RunError(DeelogError):
     """The run could not be played to its end; the message ends with the logs of processes that ended."""
 
 
+class Listening(Protocol):
+    """A process with an address on this machine."""
+
+    name: str
+    port: int
+
+
+class CacheCluster(Protocol):
+    """Caches as processes, with a connector in each or beside it. Its text says what it is."""
+
+    @property
+    def segments(self) -> int:
+        """How many."""
+
+    @property
+    def nodes(self) -> Sequence[Polled]:
+        """What has a connector."""
+
+    @property
+    def processes(self) -> Sequence[Child]:
+        """All of them."""
+
+    @property
+    def servers(self) -> Sequence[Listening]:
+        """Where clients connect."""
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Those of the servers."""
+
+    def a_primary(self) -> Child:
+        """A server that is one."""
+
+    def start(self) -> None:
+        """Returns once each segment is written."""
+
+    def wait_whole(self) -> float:
+        """Waits until nothing is being mended. Returns the seconds taken."""
+
+    def dump(self) -> dict[bytes, Entry]:
+        """All entries. Raises `ClusterError` where they cannot be had."""
+
+
+C = TypeVar("C", bound=CacheCluster)
+
+
 @dataclass(slots=True)
-class Environment:
+class Environment(Generic[C]):
     """All parts. `kept`: the files stay. `seconds` are by phase."""
 
     show: Display
@@ -43,7 +89,7 @@ class Environment:
     kept: bool
     topics: Topics
     kafka: EmbeddedKafka
-    cluster: Cluster
+    cluster: C
     monitor: Monitor
     diff: Child
     seconds: dict[str, float] = field(default_factory=dict)
@@ -54,8 +100,7 @@ class Environment:
         """Starts the nodes and the Spark job, and waits until they work. Raises `RunError`."""
         with self.explained():
             self.cluster.start()
-            nodes, segments = len(self.cluster.nodes), self.cluster.segments
-            self.show.say(f"{nodes} nodes serve {segments} segments, each with a primary and its backups")
+            self.show.say(str(self.cluster))
             self.show.say("starting the Spark job, which takes up to a minute")
             _start_diff(self.diff)
             self.show.say("the Spark job runs")
@@ -104,7 +149,7 @@ class Environment:
             yield
         except (TimeoutError, DeelogError) as error:
             lines = [str(error)]
-            for child in (*self.cluster.nodes, self.diff):
+            for child in (*self.cluster.processes, self.diff):
                 if child.exit_code is not None and not isinstance(error, ProcessError):
                     lines.append(f"{child.name} ended with exit code {child.exit_code}; its log {child.tail()}")
             if not self.kept:
@@ -133,18 +178,35 @@ def assembled(
     common: Mapping[str, str],
     nodes: Mapping[str, str],
     own: Mapping[str, Mapping[str, str]] | None = None,
-) -> Environment:
-    """The parts around a Kafka that runs, not started yet; `stack` ends them.
+) -> Environment[Cluster]:
+    """Nodes, and the parts around them, not started yet; `stack` ends them.
 
     `common` are fields of the nodes and of the Spark job, `nodes` more of the nodes, `own` those of one node, by name.
     """
     common = {"bootstrap.servers": kafka.bootstrap, **common}
     cluster = Cluster(names, directory, {**common, **_NODES, **nodes}, own)
+    return around(cluster, show, stack, directory, kept, kafka, spark_jars, common)
+
+
+def around(
+    cluster: C,
+    show: Display,
+    stack: ExitStack,
+    directory: Path,
+    kept: bool,
+    kafka: EmbeddedKafka,
+    spark_jars: Sequence[Path],
+    common: Mapping[str, str],
+) -> Environment[C]:
+    """The parts around caches and a Kafka that runs, not started yet; `stack` ends them.
+
+    `common` are fields of the connectors and of the Spark job.
+    """
     diff = _diff_job(directory, common, spark_jars, stack)
-    for child in (*cluster.nodes, diff):
+    for child in (*cluster.processes, diff):
         stack.callback(child.kill)
     topics = Topics(common["topic.prefix"], common["cache.name"])
-    return Environment(show, directory, kept, topics, kafka, cluster, Monitor(cluster), diff)
+    return Environment(show, directory, kept, topics, kafka, cluster, Monitor(cluster.nodes), diff)
 
 
 def _start_diff(diff: Child) -> None:

@@ -86,21 +86,30 @@ class Audit:
     """Records that no client wrote; the number counts the key's records."""
 
 
-def audit(history: History, records: dict[bytes, list[Captured]], resets: dict[bytes, list[int]]) -> Audit:
+def audit(
+    history: History,
+    records: dict[bytes, list[Captured]],
+    resets: dict[bytes, list[int]],
+    *,
+    names_expiry: bool = True,
+) -> Audit:
     """Looks for every acknowledged write in the topic.
 
     `records` are a key's change records in offset order, `resets` the times (Unix microseconds) at which completed
     resets of the key's segment ended. A missing write must be covered by a later write of the key in the topic,
-    or by a reset that ended after the write was sent; otherwise it is lost.
+    or by a reset that ended after the write was sent; otherwise it is lost. `names_expiry`: a delete whose reason is
+    `remove` was a client's.
     """
     result = Audit()
     for key in history.writes.keys() | records.keys():
-        _audit_key(result, key, history.writes.get(key, []), records.get(key, []), resets.get(key, []))
+        _audit_key(result, key, history.writes.get(key, []), records.get(key, []), resets.get(key, []), names_expiry)
     return result
 
 
-def _audit_key(result: Audit, key: bytes, writes: list[Sent], records: list[Captured], resets: list[int]) -> None:
-    matched = set(_matches(result, key, writes, records))
+def _audit_key(
+    result: Audit, key: bytes, writes: list[Sent], records: list[Captured], resets: list[int], names_expiry: bool
+) -> None:
+    matched = set(_matches(result, key, writes, records, names_expiry))
     last_matched = max(matched, default=-1)
     last_reset = max(resets, default=0)
     for number, write in enumerate(writes):
@@ -118,7 +127,9 @@ def _audit_key(result: Audit, key: bytes, writes: list[Sent], records: list[Capt
             result.lost.append((key, number))
 
 
-def _matches(result: Audit, key: bytes, writes: list[Sent], records: list[Captured]) -> Iterator[int]:
+def _matches(
+    result: Audit, key: bytes, writes: list[Sent], records: list[Captured], names_expiry: bool
+) -> Iterator[int]:
     by_content: dict[int, list[int]] = {}
     for n, write in enumerate(writes):
         by_content.setdefault(write.content, []).append(n)
@@ -127,6 +138,8 @@ def _matches(result: Audit, key: bytes, writes: list[Sent], records: list[Captur
         number = next((n for n in reversed(candidates) if writes[n].sent_us <= record.ts_us), None)
         if record.reason in ("expire", "evict") or (record.reason == "correct" and record.content == DELETE):
             continue  # made by the cache itself
+        if number is None and record.content == DELETE and not names_expiry:
+            continue
         if number is None:
             result.phantoms.append((key, place))
         elif record.reason != "correct":

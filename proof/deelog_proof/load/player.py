@@ -35,6 +35,7 @@ BATCH = 64
 DEADLINE_SECONDS = 60.0
 _SOCKET_SECONDS = 1.5
 _LONGEST_BACKOFF = 0.5
+_REPLICATED_MS = 1000
 _POLL_SECONDS = 0.2
 _BURST_SECONDS = 0.5
 _LIMIT_SECONDS = 0.02
@@ -62,7 +63,8 @@ class Player:
     """Plays writes on a cluster. Call `run` once; `stop` from any thread ends it early.
 
     `nodes` are `(host, port)` of some nodes, `rate` the most writes per second (0: no limit), `deadline` how long one
-    write may stay unacknowledged, in seconds. `history()` and the counts may be read while it runs.
+    write may stay unacknowledged, in seconds. A write is acknowledged once so many `replicas` have it, too (WAIT).
+    `history()` and the counts may be read while it runs.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Player:
         rate: float = 0.0,
         deadline: float = DEADLINE_SECONDS,
         keep_history: bool = True,
+        replicas: int = 0,
     ) -> None:
         self.limit: int | None = None
         """Writes to play; later ones wait until it is raised (None: no limit). May be changed while it runs."""
@@ -81,7 +84,7 @@ class Player:
         self._stopped = threading.Event()
         self._ended = threading.Event()
         self.operations = 0
-        self._workers = [_Worker(nodes, deadline, self._ended, keep_history) for _ in range(workers)]
+        self._workers = [_Worker(nodes, deadline, self._ended, keep_history, replicas) for _ in range(workers)]
 
     @property
     def acked(self) -> int:
@@ -159,6 +162,7 @@ class _Worker:
     deadline: float
     ended: threading.Event
     keep_history: bool
+    replicas: int = 0
     counters: Counters = field(default_factory=Counters)
     history: History = field(default_factory=History)
     failure: BaseException | None = None
@@ -269,20 +273,38 @@ class _Worker:
                 key, value, _ = pending.write
                 pending.sent = self.history.sent(key, value) if self.keep_history else Sent(0, now_us())
         try:
-            client = self.client = self.client or connect(self.nodes)
-            pipeline: Any = client.pipeline()  # type: ignore[no-untyped-call]
+            client: Any = self.client or connect(self.nodes)
+            self.client = client
+            pipeline = client.pipeline()
             commands = [_command(pending.write, place) for place, pending in enumerate(batch)]
+            nodes = [client.get_node_from_key(pending.write.key) for pending in batch] if self.replicas else []
             # Not execute(): it would retry failed commands one by one, each with its own timeout.
             answers = pipeline.send_cluster_commands(commands, raise_on_error=False, allow_redirections=False)
             if any(isinstance(answer, _MOVED) for answer in answers):
                 learn_slots(client)
-            return list(answers)
+            return self._replicated(client, nodes, list(answers)) if nodes else list(answers)
         except (RedisError, RedisClusterException, OSError) as error:
             if self.client is not None:
                 # Its slot map has holes, or no node replied: start over, from all given nodes.
                 self.client.close()
                 self.client = None
             return [error] * len(batch)
+
+    def _replicated(self, client: Any, nodes: list[ClusterNode | None], answers: list[Any]) -> list[Any]:
+        """The answers, of which those count that enough replicas have. By the same connections: each worker has one."""
+        done = [node for node, answer in zip(nodes, answers, strict=True) if not isinstance(answer, Exception)]
+        lacking: dict[ClusterNode | None, Exception] = {}
+        for node in set(done):
+            try:
+                having = client.execute_command("WAIT", self.replicas, _REPLICATED_MS, target_nodes=node)
+                if having < self.replicas:
+                    lacking[node] = exceptions.TimeoutError(f"{having} replicas have it")
+            except (RedisError, RedisClusterException, OSError) as error:
+                lacking[node] = error
+        return [
+            answer if isinstance(answer, Exception) else lacking.get(node, answer)
+            for node, answer in zip(nodes, answers, strict=True)
+        ]
 
     def _settle(self, pending: _Pending, answer: Any) -> bool:
         """Takes the reply of a write; returns whether the write is done."""

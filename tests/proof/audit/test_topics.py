@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from deelog_proof.audit.topics import Ownership, Read, end_offsets, fold_changes, fold_diff, read_topic
+from deelog_proof.audit.topics import Ownership, Read, ReadError, end_offsets, fold_changes, fold_diff, read_topic
 from deelog_proof.load.history import DELETE, content_of
 from deelog_schemas.digest import digest_of
 from deelog_schemas.envelope import JsonCodec
@@ -72,6 +72,24 @@ def test_a_reset_replaces_the_segment_and_is_reported() -> None:
     assert told.entries == {b"b": Entry(b"b", b"2", None)}
     assert (told.resets, told.reset_rows, told.open_resets) == ({"overflow": 1}, 2, 1)
     assert told.reset_ends == {3: [70_999]}
+
+
+def test_strings_of_redis_are_what_clients_wrote() -> None:
+    codec = JsonCodec(TOPIC, "redis", "demo", "sessions", value_format="json")
+
+    def put(key: bytes, value: bytes, sequence: int) -> Read:
+        operation = Operation(1, sequence, "put", key, value, None, 777, False)
+        return Read(record(Kind.CHANGE, (1, sequence), codec.key(key), codec.change(operation, STAMP)), 50)
+
+    reads = [
+        put(b"a", b'{"type":"string","value":"\xc3\xa9"}', 1),
+        put(b"b", b'{"type":"string.base64","value":"/w=="}', 2),
+    ]
+    told = fold_changes(TOPIC, reads, redis=True)
+    assert told.entries == {b"a": Entry(b"a", "é".encode(), None), b"b": Entry(b"b", b"\xff", None)}
+    assert [made.content for made in told.captured[b"b"]] == [content_of(b"\xff")]
+    with pytest.raises(ReadError, match="a string was written, not"):
+        fold_changes(TOPIC, [put(b"l", b'{"type":"list","value":["a"]}', 1)], redis=True)
 
 
 def test_diffs_are_folded_and_counted_by_cause() -> None:

@@ -156,6 +156,8 @@ def test_options_are_those_of_the_demo(double: Demo, trace: Path, tmp_path: Path
     given = ("--trace", trace, "--ops", 7, "--max-value", 16, "--nodes", 9, "--seed", -3, "--faults", "survivable")
     assert demonstrated(*given, "--files", tmp_path / "new").exit_code == 0
     assert double.settings == Settings(trace, 7, 16, 9, -3, "survivable", tmp_path / "new")
+    assert demonstrated("--cache", "redis").exit_code == 0
+    assert double.settings == Settings(cache="redis")
 
 
 def test_it_says_what_is_next_unless_it_stays(double: Demo) -> None:
@@ -185,6 +187,7 @@ def test_a_broken_promise_is_exit_code_1_and_in_the_report(double: Demo, tmp_pat
     [
         (["--nodes", "1"], "--faults all needs --nodes 2 at least, or use --faults none"),
         (["--nodes", "1", "--faults", "survivable"], "--faults survivable needs --nodes 2 at least"),
+        (["--cache", "redis", "--nodes", "2"], "--cache redis needs --nodes 3 at least: fewer cannot elect a primary"),
         (["--files", "."], "--files . is not empty: name a new folder"),
         (["--trace", "none.tsv"], "'none.tsv' does not exist"),
     ],

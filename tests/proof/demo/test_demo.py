@@ -58,6 +58,26 @@ def start(tmp_path: Path) -> Any:
 
 
 @pytest.mark.slow
+def test_redis_all_faults_and_every_promise(start: Any) -> None:
+    demo = start("--cache", "redis", "--ops", "3000", "--faults", "all", "--seed", "11")
+    code = demo.ended()
+    output = demo.output.read_text()
+    assert code == 0, output
+    report = orjson.loads(demo.report.read_bytes())
+    assert report["operations"] == report["acked"] == 3000
+    assert (report["lost_acked"], report["duplicates"], report["differing_keys"], report["equal"]) == (0, 0, 0, True)
+    faults = [fault["fault"] for fault in report["faults"]]
+    assert faults == ["kill-primary", "reshard", "kill-connector", "cut-link", "flush"]
+    assert report["faults"][0]["notes"]["unreplicated"] == 20
+    moved, cut = report["faults"][1]["notes"]["slots"], report["resets"]["stream_lost"]
+    assert report["resets"]["initial"] == 16384
+    assert report["resets"]["clear"] >= 5461 - moved
+    assert cut >= 5461, "what moved, and the slots of the link that was cut"
+    assert report["takeovers"] >= 5461
+    assert "16,384 slots" in output
+
+
+@pytest.mark.slow
 def test_all_faults_and_every_promise(start: Any) -> None:
     demo = start("--ops", "3000", "--faults", "all", "--seed", "11")
     code = demo.ended()

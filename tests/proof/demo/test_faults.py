@@ -20,7 +20,6 @@ from deelog_proof.demo.faults import (
     overflow,
     overflows,
     pause_kafka,
-    planned,
     restart_kafka,
     zombie,
 )
@@ -77,13 +76,6 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: Log, slept: list
 
 def draw() -> random.Random:
     return random.Random(1)
-
-
-def test_a_level_names_its_faults() -> None:
-    assert planned("none") == ()
-    assert [fault.name for fault in planned("survivable")] == ["kill", "restart-kafka", "zombie", "pause-kafka"]
-    assert [fault.name for fault in planned("all")] == ["kill", "restart-kafka", "zombie", "kill-owners", "overflow"]
-    assert all(fault.seconds > 0 for fault in (*SURVIVABLE, *ALL))
 
 
 @pytest.mark.parametrize("fault", {fault.name: fault for fault in (*SURVIVABLE, *ALL)}.values(), ids=lambda f: f.name)

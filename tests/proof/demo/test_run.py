@@ -21,7 +21,7 @@ from deelog_proof.demo import settings as settings_module
 from deelog_proof.demo.faults import Fault, Happened
 from deelog_proof.demo.report import problems
 from deelog_proof.demo.run import _diff_note, _examples, _percentiles, _play_faults, _run, _verify, run, stay
-from deelog_proof.demo.settings import GAP_SECONDS, SEGMENTS, Settings
+from deelog_proof.demo.settings import GAP_SECONDS, Settings
 from deelog_proof.harness.environment import RunError
 from deelog_proof.load.history import Audit, Captured, History, Sent, content_of
 from deelog_proof.load.traces import Write
@@ -40,7 +40,7 @@ class FakePlayer:
     failure: BaseException | None = None
 
     def __init__(self, nodes: Iterable[tuple[str, int]] = ()) -> None:
-        self.nodes = list(nodes)
+        self.nodes, self.replicas = list(nodes), 0
         self.limit: int | None = None
         self.rate = 0.0
         self.operations = self.acked = self.refused = self.attempts = 0
@@ -68,8 +68,8 @@ def player(monkeypatch: pytest.MonkeyPatch) -> FakePlayer:
     """The only one that is made."""
     player = FakePlayer()
 
-    def make(nodes: Iterable[tuple[str, int]]) -> FakePlayer:
-        player.nodes = list(nodes)
+    def make(nodes: Iterable[tuple[str, int]], replicas: int) -> FakePlayer:
+        player.nodes, player.replicas = list(nodes), replicas
         return player
 
     monkeypatch.setattr(module, "Player", make)
@@ -107,7 +107,7 @@ def faults(monkeypatch: pytest.MonkeyPatch, player: FakePlayer, slept: list[floa
 
     faults = [strike("a"), strike("b")]
     for place in (module, settings_module):
-        monkeypatch.setattr(place, "planned", lambda level: faults if level == "all" else [])
+        monkeypatch.setattr(place, "planned", lambda settings: faults if settings.faults == "all" else [])
     return faults
 
 
@@ -336,9 +336,10 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> Topics:
         assert bootstrap == "127.0.0.1:9"
         return iter([topic])
 
-    def folded(answer: Any, name: str) -> Callable[[str, Iterable[str]], Any]:
-        def fold(topic: str, records: Iterable[str]) -> Any:
+    def folded(answer: Any, name: str) -> Callable[[str, Iterable[str], bool], Any]:
+        def fold(topic: str, records: Iterable[str], redis: bool) -> Any:
             assert [topic, *records] == [name, name]
+            assert not redis
             return answer
 
         return fold
@@ -420,7 +421,7 @@ def test_a_difference_is_one_with_its_key(parts: Parts, player: FakePlayer, topi
 
 def test_a_reset_counts_for_the_keys_of_its_segment(parts: Parts, player: FakePlayer, topics: Topics) -> None:
     player.history = [History({b"b": [Sent(content_of(b"x"), 100, 110)]})]
-    topics.changes.reset_ends = {segment_of(b"b", SEGMENTS): [200]}
+    topics.changes.reset_ends = {segment_of(b"b", parts.cluster.segments): [200]}
     assert verified(parts, player, topics, Settings())["covered_by_reset"] == 1
 
 

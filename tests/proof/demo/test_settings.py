@@ -11,7 +11,7 @@ import pytest
 
 from deelog_connector.devkafka import jars
 from deelog_proof.demo import settings as module
-from deelog_proof.demo.settings import SEGMENTS, Settings, planned_seconds, set_up, writes_of
+from deelog_proof.demo.settings import SEGMENTS, Settings, planned, planned_seconds, set_up, writes_of
 from deelog_proof.load.sessions import session_store
 from deelog_proof.load.traces import Write
 
@@ -22,6 +22,18 @@ def test_the_load_is_generated_or_that_of_a_trace(tmp_path: Path) -> None:
     trace = tmp_path / "t.tsv"
     trace.write_text("1\t1\t1\tc\ta\t\tabc\t100\n")
     assert list(writes_of(Settings(trace=trace, max_value=5))) == [Write(b"a", b"abcab")]
+
+
+def test_a_level_names_its_faults() -> None:
+    def names(faults: str, cache: str = "grid") -> list[str]:
+        assert all(fault.seconds > 0 for fault in planned(Settings(faults=faults, cache=cache)))
+        return [fault.name for fault in planned(Settings(faults=faults, cache=cache))]
+
+    assert names("none") == names("none", "redis") == []
+    assert names("survivable") == ["kill", "restart-kafka", "zombie", "pause-kafka"]
+    assert names("all") == ["kill", "restart-kafka", "zombie", "kill-owners", "overflow"]
+    assert names("survivable", "redis") == ["kill-primary", "reshard", "kill-connector"]
+    assert names("all", "redis") == ["kill-primary", "reshard", "kill-connector", "cut-link", "flush"]
 
 
 @pytest.mark.parametrize(
@@ -162,3 +174,28 @@ def test_nodes_have_room_for_what_is_to_be_shown(
     made: Make, settings: Settings, operations: int, fields: Mapping[str, str]
 ) -> None:
     assert made(settings, operations).nodes == fields
+
+
+def test_a_cluster_of_redis_has_shards_and_all_slots(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    class Cluster:
+        segments = 16384
+
+        def __init__(self, *given: Any) -> None:
+            asked.append(given)
+
+    def around(cluster: Any, *given: Any) -> Assembled:
+        assert isinstance(cluster, Cluster)
+        *parts, common = given
+        return Assembled(*parts, ["no names"], common, {})
+
+    monkeypatch.setattr(module, "RedisCluster", Cluster)
+    monkeypatch.setattr(module, "around", around)
+    found = made(Settings(nodes=4, cache="redis"), 1000)
+    assert found.common == {
+        "bootstrap.servers": "127.0.0.1:9", "topic.prefix": "demo", "cache.name": "sessions",
+        "segment.count": "16384", "cache.value.format": "json",
+    }  # fmt: skip
+    assert asked == [(4, found.directory, found.common)]
+    assert found.show.said[0] == "1,000 writes, 4 shards of Redis, faults: all, seed 1"

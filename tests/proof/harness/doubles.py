@@ -100,6 +100,20 @@ class FakeCluster:
         self.owned: Counter[str] = Counter({node.node_id: 4 for node in self.nodes})
         self.dumps: list[Mapping[bytes, Entry]] = [{}]
 
+    def __str__(self) -> str:
+        return "nodes serve"
+
+    @property
+    def processes(self) -> list[FakeNode]:
+        return self.nodes
+
+    @property
+    def servers(self) -> list[FakeNode]:
+        return self.nodes
+
+    def a_primary(self) -> FakeNode:
+        return self.nodes[-1]
+
     def start(self) -> None:
         self.calls.append("start cluster")
 

@@ -41,7 +41,7 @@ def test_nodes_start_before_the_spark_job_and_the_monitor_ends_with_the_stack(pa
         parts.environment.start(stack)
         assert parts.calls == ["start cluster", "start Spark job", "start monitor"]
         assert parts.show.said == [
-            "3 nodes serve 8 segments, each with a primary and its backups",
+            "nodes serve",
             "starting the Spark job, which takes up to a minute",
             "the Spark job runs",
         ]
@@ -104,7 +104,7 @@ def test_a_phase_is_timed_though_it_fails(parts: Parts, monkeypatch: pytest.Monk
     assert parts.environment.seconds == {"run": 2.3, "drain": 1.0}
 
 
-def explained(environment: Environment, error: Exception) -> str:
+def explained(environment: Environment[Any], error: Exception) -> str:
     with pytest.raises(RunError) as caught, environment.explained():
         raise error
     assert caught.value.__cause__ is error

@@ -20,6 +20,15 @@ def _captured(*records: tuple[int, int] | tuple[int, int, str]) -> dict[bytes, l
     return {b"k": [Captured(r[0], r[1], r[2] if len(r) == 3 else "put") for r in records]}
 
 
+def test_a_delete_is_an_expiry_where_the_cache_does_not_tell() -> None:
+    records = {b"k": _captured((A, 105), (DELETE, 205, "remove"))[b"k"]}
+    assert audit(_history(A), records, {}).phantoms == [(b"k", 1)]
+    quiet = audit(_history(A), records, {}, names_expiry=False)
+    assert (quiet.phantoms, quiet.lost, quiet.in_topic) == ([], [], 1)
+    foreign = {b"k": _captured((A, 105), (B, 205))[b"k"]}
+    assert audit(_history(A), foreign, {}, names_expiry=False).phantoms == [(b"k", 1)]
+
+
 def _audit(history: History, records: dict[bytes, list[Captured]], *reset_ends: int) -> Audit:
     return audit(history, records, {b"k": list(reset_ends)} if reset_ends else {})
 

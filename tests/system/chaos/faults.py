@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from deelog_connector.devkafka.broker import EmbeddedKafka
 from deelog_proof.audit.topics import end_offsets
 from deelog_proof.harness.child import ProcessError, until
-from deelog_proof.harness.cluster import Node, is_stopped
+from deelog_proof.harness.cluster import Cluster, Node, is_stopped
 from deelog_proof.harness.drain import unwritten
 from deelog_proof.harness.environment import Environment
 from tests.system.chaos.disk import Disk
@@ -65,7 +65,7 @@ class Fault:
 class FaultContext:
     """What faults act on."""
 
-    environment: Environment
+    environment: Environment[Cluster]
     second: EmbeddedKafka
     """A broker that has half of the partitions, but no coordinator."""
     network: Network
@@ -336,7 +336,7 @@ def watch_diff(scene: FaultContext) -> None:
             scene.behind.remove(waiting)
 
 
-def _beyond(environment: Environment, ends: dict[int, int]) -> bool:
+def _beyond(environment: Environment[Cluster], ends: dict[int, int]) -> bool:
     now = end_offsets(environment.kafka.bootstrap, environment.topics.changes)
     return all(now[partition] > end for partition, end in ends.items())
 
