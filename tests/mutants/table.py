@@ -34,6 +34,7 @@ CLIENTS: Final = "connector/deelog_connector/runtime/clients.py"
 EXECUTOR: Final = "connector/deelog_connector/runtime/executor.py"
 PRODUCERS: Final = "connector/deelog_connector/runtime/producers.py"
 READERS: Final = "connector/deelog_connector/runtime/readers.py"
+TOPOLOGY_TOPIC: Final = "interceptors/deelog_interceptors/grid/topology/topic.py"
 TASKS: Final = "connector/deelog_connector/runtime/tasks.py"
 CONNECTOR: Final = "connector/deelog_connector/runtime/connector.py"
 SHELL_FILE: Final = "connector/deelog_connector/runtime/shell.py"
@@ -1428,6 +1429,35 @@ SHELL: Final = (
         ),
         detector="pytest tests/proof/simulation/test_scenarios.py -k positions_recreated_in_a_start",
         because=ONE_CASE,
+    ),
+    Mutant(
+        "second-loss-taken-for-the-first",
+        "",
+        "claims that were written between two losses of the positions topic are gone, and are waited for",
+        (
+            Edit(
+                READERS,
+                "            while True:  # what the reader has noticed counts once\n",
+                "            self._core.positions_lost()\n            self._context.wake()\n            while True:\n",
+            ),
+            Edit(READERS, "            self._core.positions_lost()\n            self._context.wake()\n\n", "\n"),
+        ),
+        detector="pytest tests/proof/simulation/test_scenarios.py -k positions_recreated_twice",
+        because="the topic must be made again within three milliseconds",
+    ),
+    Mutant(
+        "topology-lost-twice",
+        "",
+        "members that were written anew between two losses of the topology are gone",
+        (
+            Edit(
+                TOPOLOGY_TOPIC,
+                '        """Returns why the reader cannot go on."""\n',
+                '        """Returns why the reader cannot go on."""\n        self._recreated = False\n',
+            ),
+        ),
+        detector="pytest tests/interceptors/grid/topology/test_topic.py -k while_its_loss_is_noticed",
+        because="a reader must take longer to open than the topology to be made again",
     ),
     Mutant(
         "topic-unheard-of",

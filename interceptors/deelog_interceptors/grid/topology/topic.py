@@ -60,6 +60,7 @@ class TopologyTopic:
         try:
             while True:
                 why = await self._follow_with(await self._port.reader(self._config, self._topic), on_records)
+                await self._look_until_the_same()  # one that is made again from here on is noticed, and lost as well
                 log.error("topic %s: %s: its last view and all members are written anew", self._topic, why)
                 on_lost()
         except KafkaUnavailable as error:
@@ -73,7 +74,6 @@ class TopologyTopic:
 
     async def _follow_with(self, reader: Reader, on_records: Callable[[list[TopologyRecord]], None]) -> str:
         """Returns why the reader cannot go on."""
-        self._recreated = False
         try:
             await self._begin(reader)
             while not self._recreated:
@@ -103,11 +103,23 @@ class TopologyTopic:
     async def _look(self) -> None:
         """Looks once a second whether it is the same topic; makes it where it is gone."""
         while True:
-            try:
-                self._recreated |= await self._kept.is_another()
-            except (KafkaUnusable, ConfigError) as error:  # as it is said where the connector looks at its own topics
-                log.debug("topic %s: %s", self._topic, error)
+            await self._look_once()
             await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _look_until_the_same(self) -> None:
+        """What was noticed so far counts once."""
+        while True:
+            self._recreated = False
+            await self._look_once()
+            if not self._recreated:
+                return
+
+    async def _look_once(self) -> None:
+        try:
+            if await self._kept.is_another():
+                self._recreated = True
+        except (KafkaUnusable, ConfigError) as error:  # as it is said where the connector looks at its own topics
+            log.debug("topic %s: %s", self._topic, error)
 
     async def _begin(self, reader: Reader) -> None:
         while True:

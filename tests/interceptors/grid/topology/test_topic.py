@@ -34,11 +34,15 @@ class Kafka:
         self.looks = 0
         self.kept = KEPT
         self.idle = 0.001
+        self.opens_slowly = False
 
     def brokers(self, config: object) -> Kafka:
         return self
 
     async def reader(self, config: object, topic: str) -> Kafka:
+        """Looks go on meanwhile."""
+        looks = self.looks
+        await awaiting(lambda: not self.opens_slowly or self.looks > looks + 1, 10.0, "looks")
         return self
 
     async def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
@@ -202,6 +206,26 @@ def test_a_topic_that_was_made_again_is_told_and_read_again(gone: bool) -> None:
     with_topic(kafka, test)
     assert losses == [1]
     assert (f"ensure {CONFIG.topics.topology} None {COMPACTED}" in kafka.calls) is gone
+
+
+def test_a_topic_that_is_made_again_while_its_loss_is_noticed_is_lost_twice() -> None:
+    """What was written anew is in the one between."""
+    losses: list[str] = []
+    kafka = Kafka([RECORD], KafkaUnusable("cannot read on"))
+
+    def lost() -> None:
+        losses.append(str(kafka.id))
+        kafka.id = "third"
+
+    async def test(topic: TopologyTopic) -> None:
+        following = asyncio.ensure_future(topic.follow(lambda records: setattr(kafka, "id", "second"), lost))
+        await awaiting(lambda: kafka.calls.count("seek") == 3, 10.0, "a third reader")
+        following.cancel()
+        await asyncio.wait({following})
+
+    kafka.opens_slowly = True
+    with_topic(kafka, test)
+    assert losses == ["second", "third"]
 
 
 def test_what_kafka_does_not_take_is_tried_again_by_the_caller_and_a_wrong_client_is_not() -> None:
