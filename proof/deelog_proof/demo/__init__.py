@@ -2,7 +2,8 @@
 
 traces, load      what is written: recorded histories and a generated session store
 player, history   writes through `RedisCluster`, and when they were acknowledged
-processes, cluster, faults   real nodes, a real Kafka and a Spark job as processes, and what happens to them
+environment, cluster, redis_cluster   real caches, a real Kafka and a Spark job as processes
+faults, redis_faults      what happens to them
 topics, audit, verify        an independent consumer, and the comparison of caches, topic and diff
 report, demo, cli            what people see
 """

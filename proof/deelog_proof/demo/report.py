@@ -102,7 +102,7 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         (report["operations"], f"writes by clients, {report['acked']:,} of them acknowledged; seed {report['seed']}"),
         (len(report["faults"]), f"faults: {faults}"),
         (report["written"], f"changes in Kafka: writes, evictions and expiries; {report['duplicates']:,} twice"),
-        (report["takeovers"], f"segments taken over: a backup became primary{took}"),
+        (report["takeovers"], f"segments taken over by another process{took}"),
         (
             report["fenced"],
             "former primaries fenced: Kafka refuses what they still write; "

@@ -103,7 +103,7 @@ def test_it_is_printed_within_the_width() -> None:
     [
         "2 faults: kill, zombie",
         "1,300 changes in Kafka: writes, evictions and expiries; 0 twice",
-        "42 segments taken over: a backup became primary; half of them within 1,500 ms of the kill, all within 2,600",
+        "42 segments taken over by another process; half of them within 1,500 ms of the kill, all within 2,600",
         "4 former primaries fenced: Kafka refuses what they still write; 1 commits of such zombies were refused",
         "6 resets: the whole state of a segment is written again, here in 5,000 rows",
         "3 · initial: Kafka had no record of the segment yet 2 · overflow: an op log was full",
