@@ -1431,6 +1431,14 @@ SHELL: Final = (
         because=ONE_CASE,
     ),
     Mutant(
+        "what-gave-way-before-is-forgotten",
+        "",
+        "an owner that reads from the base says that nothing gave way, and the next one misses it: a needless reset",
+        (Edit(TAKEOVERS, "            ledger.coalesced_runs = scan.gaps(written)\n", ""),),
+        detector="pytest tests/connector/core/test_takeover.py -k counted_anew_by_an_owner",
+        because=ONE_CASE,
+    ),
+    Mutant(
         "second-loss-taken-for-the-first",
         "",
         "claims that were written between two losses of the positions topic are gone, and are waited for",

@@ -170,6 +170,14 @@ class SegmentScan:
         """What somebody else has committed, and this node must find until the log's end was looked at."""
         return self.inherited.runs(self.reset_at) if self.inherited is not None else []
 
+    def gaps(self, written: int) -> list[tuple[int, int]]:
+        """What gave way of the sequences behind the last reset, as `Ledger.coalesced_runs`: nothing else is missing."""
+        found = {sequence for sequence in self.sequences if self.reset_at < sequence <= written}
+        number = written - max(self.reset_at, 0) - len(found - {0})
+        if number <= 0:
+            return []
+        return [(1 + next(s for s in range(written, self.reset_at, -1) if s not in found), number)]
+
     def to_find_again(self, offset: int) -> list[CommittedRun]:
         """What was found, none of it below `offset`: a look at the log's end has not verified all of it yet."""
         again = [*(run for run in self.runs if not run.number), *self.inherited_runs()]

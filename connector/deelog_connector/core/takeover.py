@@ -273,6 +273,10 @@ class Takeover:
     def _resume(self, segment: Segment, scan: SegmentScan, written: int) -> None:
         ledger = segment.ledger
         segment.go(Phase.WRITING)
+        if ledger.read_from_sequence < 0 and not ledger.is_complete:
+            # Its last position is beyond this history, and tells what gave way behind its own `read_from` alone.
+            ledger.coalesced_runs = scan.gaps(written)
+            segment.count_gaps(written)
         offset = min([ledger.read_from, *(run.offset for run in scan.runs)])
         ledger.resume(scan.to_find_again(offset))
         # An old owner may have ended a reset after this node's claim was read. A reader that begins at an older reset

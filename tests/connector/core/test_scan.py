@@ -128,6 +128,24 @@ def test_changes_beyond_the_history_are_phantoms_until_their_key_is_written_agai
     assert (scan.written, scan.phantoms, scan.sequences) == (5, {b"c"}, {3, 5})
 
 
+@pytest.mark.parametrize(
+    ("sequences", "reset_at", "written", "gaps"),
+    [
+        ({1, 2, 3}, -1, 3, []),
+        ({0, 1, 2, 6, 7}, 0, 7, [(6, 3)]),
+        ({2, 5, 7}, -1, 7, [(7, 4)]),
+        ({1, 2, 9, 11}, 8, 11, [(11, 1)]),  # what is below a reset does not count
+        ({1, 2, 5}, -1, 2, []),
+        (set(), -1, 0, []),
+        ({8}, 8, 8, []),
+    ],
+)
+def test_what_is_not_there_has_given_way(
+    sequences: set[int], reset_at: int, written: int, gaps: list[tuple[int, int]]
+) -> None:
+    assert SegmentScan(HISTORY, sequences=sequences, reset_at=reset_at).gaps(written) == gaps
+
+
 def test_a_reset_makes_phantoms_good_unless_it_ends_beyond_the_history() -> None:
     phantom = (CHANGE, 2, 4, b"a")
     scan = read(SegmentScan(HISTORY), phantom, (BEGIN, 4, 3, b""))

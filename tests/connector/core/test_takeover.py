@@ -591,6 +591,37 @@ def test_what_was_coalesced_is_no_loss_to_the_next_owner() -> None:
     world.check()
 
 
+def test_what_gave_way_is_counted_anew_by_an_owner_that_reads_from_the_base() -> None:
+    """The position that it finds begins behind that, and is beyond its history."""
+    world, (n0, n1) = started()
+    for value in (b"a", b"b", b"c"):
+        world.put(key_of(0), value)
+    assert n0.core.coalesce(0) == 2
+    world.settle()
+    for number in range(5):
+        world.put(key_of(0, 1), b"%d" % number)
+        world.settle()
+    world.put(key_of(0, 2), b"ahead", acked=False)
+    n0.core.acked_here(0, n0.core.last_sequence(0))
+    world.settle(n0)
+    n1.follow()
+    position = n1.core.table.positions[0]
+    assert (position.sequence, position.coalesced) == (n0.core.last_sequence(0), 0)
+    assert position.read_from_sequence >= 3
+    world.watching = False
+    world.fail_over(n0, n1)
+    world.put(key_of(0, 1), b"more")
+    world.settle()
+    position = n1.core.table.positions[0]
+    assert (position.read_from_sequence, position.coalesced_to, position.coalesced) == (-1, 3, 2)
+    n1.core.session_lost()
+    world.settle(n1)
+    n1.core.session_lost()
+    world.settle(n1)
+    assert world.reader(0).resets == ["initial"]
+    world.check()
+
+
 def test_a_coalesced_run_is_one_transaction_after_another_takeover_too() -> None:
     world = World(2, batch=2)
     n0, n1 = world.nodes.values()
