@@ -1445,10 +1445,14 @@ SHELL: Final = (
         (
             Edit(
                 READERS,
-                "            while True:  # what the reader has noticed counts once\n",
-                "            self._core.positions_lost()\n            self._context.wake()\n            while True:\n",
+                "            await self._retries.reading(self.look_at_positions)\n            if lost:\n",
+                "            if lost:\n                self._core.positions_lost()\n"
+                "                self._context.wake()\n"
+                "            await self._retries.reading(self.look_at_positions)\n            if lost:\n",
             ),
-            Edit(READERS, "            self._core.positions_lost()\n            self._context.wake()\n\n", "\n"),
+            Edit(
+                READERS, "                self._core.positions_lost()\n                self._context.wake()\n\n", "\n"
+            ),
         ),
         detector="pytest tests/proof/simulation/test_scenarios.py -k positions_recreated_twice",
         because="the topic must be made again within three milliseconds",

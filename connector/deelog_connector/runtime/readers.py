@@ -143,18 +143,14 @@ class Readers:
                 await asyncio.shield(reader.close())
             if not lost:
                 await asyncio.sleep(DENIED_SECONDS)
-                await self._retries.reading(self.look_at_positions)
-                continue
-            while True:  # what the reader has noticed counts once
+            await self._retries.reading(self.look_at_positions)
+            if lost:
+                # What was noticed so far counts once. A topic that is made again from here on has lost the new claims.
                 self._recreated = ""
-                await self._retries.reading(self.look_at_positions)
-                if not self._recreated:
-                    break
-            # Behind the look: a topic that is made again from here on has lost the new claims as well.
-            self._claims_lost |= not caught_up.is_set()
-            log.error("%s: all segments are claimed anew and reset", lost)
-            self._core.positions_lost()
-            self._context.wake()
+                self._claims_lost |= not caught_up.is_set()
+                log.error("%s: all segments are claimed anew and reset", lost)
+                self._core.positions_lost()
+                self._context.wake()
 
     def _readable(self) -> dict[int, int]:
         """What to read next of the positions topic, without partitions that may have no leader."""

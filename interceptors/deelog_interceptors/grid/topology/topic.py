@@ -60,7 +60,8 @@ class TopologyTopic:
         try:
             while True:
                 why = await self._follow_with(await self._port.reader(self._config, self._topic), on_records)
-                await self._look_until_the_same()  # one that is made again from here on is noticed, and lost as well
+                await self._look_once()
+                self._recreated = False  # what was noticed so far counts once, and what is made again from here on anew
                 log.error("topic %s: %s: its last view and all members are written anew", self._topic, why)
                 on_lost()
         except KafkaUnavailable as error:
@@ -105,14 +106,6 @@ class TopologyTopic:
         while True:
             await self._look_once()
             await asyncio.sleep(_RETRY_SECONDS)
-
-    async def _look_until_the_same(self) -> None:
-        """What was noticed so far counts once."""
-        while True:
-            self._recreated = False
-            await self._look_once()
-            if not self._recreated:
-                return
 
     async def _look_once(self) -> None:
         try:
