@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from deelog_connector.core.batch import Batch
 from deelog_connector.core.effects import OperationsItem
 from deelog_connector.core.resets import Resets
-from deelog_connector.core.segment import Phase, Segment
+from deelog_connector.core.segment import Phase, Segment, in_phase
 from deelog_connector.core.snapshots import Snapshots
 from deelog_connector.core.state import NodeState
 from deelog_connector.core.takeover import Takeover
@@ -38,8 +38,8 @@ class BatchBuilder:
         working, rotated = self._node.writable(working), list[Segment]()
         self._control(batch, working)
         self._begins(batch, working)
-        ready = sum(s.acked - s.sent for s in working if s.phase is Phase.WRITING and s.acked > s.sent)
-        if batch.items or due or ready >= room or any(s.phase is Phase.ROWS for s in working):
+        ready = sum(s.acked - s.sent for s in in_phase(working, Phase.WRITING) if s.acked > s.sent)
+        if batch.items or due or ready >= room or in_phase(working, Phase.ROWS):
             rotated = self._rotated(working)
             self._entries(batch, rotated)
             if not batch.items:  # a clear came first in its segment: that is a begin
@@ -70,10 +70,10 @@ class BatchBuilder:
         return [s for s in working if s.number not in before] + [s for s in working if s.number in before]
 
     def _control(self, batch: Batch, segments: Sequence[Segment]) -> None:
-        for segment in segments:
+        for segment in in_phase(segments, Phase.CLAIM, Phase.ACTIVE):
             if segment.phase is Phase.CLAIM:
                 self._takeover.claim(batch, segment)
-            elif segment.phase is Phase.ACTIVE:
+            else:
                 self._takeover.active(batch, segment)
 
     def _begins(self, batch: Batch, segments: Sequence[Segment]) -> None:
@@ -81,20 +81,20 @@ class BatchBuilder:
 
         The keys that Kafka holds take memory: of one partition at a time, whose log is read once for all.
         """
-        takes_back = self._node.settings.reset_strategy.takes_back
-        collecting = {s.partition for s in segments if s.collects_keys}
-        for segment in segments:
-            if segment.phase is Phase.OWED and (not takes_back or collecting <= {segment.partition}):
+        owed, takes_back = in_phase(segments, Phase.OWED), self._node.settings.reset_strategy.takes_back
+        collecting = {s.partition for s in segments if s.collects_keys} if owed and takes_back else set()
+        for segment in owed:
+            if not takes_back or collecting <= {segment.partition}:
                 collecting.add(segment.partition)
                 self._resets.begin(batch, segment)
 
     def _entries(self, batch: Batch, segments: Sequence[Segment]) -> None:
-        for segment in segments:
+        for segment in in_phase(segments, Phase.ROWS, Phase.WRITING):
             if batch.is_full:
                 return
             if segment.phase is Phase.ROWS:
                 self._resets.rows(batch, segment)
-            elif segment.phase is Phase.WRITING:
+            else:
                 self._operations(batch, segment)
 
     def _operations(self, batch: Batch, segment: Segment) -> None:
@@ -136,7 +136,7 @@ class BatchBuilder:
         interval = node.settings.heartbeat_interval
         if not interval or now - node.renewed_from < interval:
             return
-        for segment in node.writable(node.primaries.values()):
+        for segment in in_phase(node.writable(node.primaries.values()), Phase.WRITING):
             if segment.is_drained and now - segment.renewed_at >= interval:
                 segment.renewed_at = now
                 batch.position(segment, segment.history[-1], Kind.POSITION_RENEWAL)

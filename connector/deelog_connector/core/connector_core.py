@@ -212,7 +212,7 @@ class ConnectorCore:
 
     def position(self, segment: int) -> PositionState | None:
         """The segment's position that was read last, of whomever."""
-        return self.table.known(segment).position
+        return self.table.positions.get(segment)
 
     def epoch_seen(self, epoch: int) -> None:
         """The change topic holds records of this epoch, whatever the positions topic says."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from deelog_connector.core.effects import Fence, Producer
-from deelog_connector.core.segment import Phase, Segment
+from deelog_connector.core.segment import Phase, Segment, in_phase
 from deelog_connector.core.state import NodeState
 
 
@@ -20,10 +20,9 @@ class Fencing:
     def effects(self, working: Iterable[Segment]) -> list[Fence]:
         """The fences that takeovers wait for."""
         waiting: dict[Producer, list[tuple[int, int]]] = {}
-        for segment in working:
-            if segment.phase is Phase.FENCE:
-                for producer in segment.unfenced - self._under_way:
-                    waiting.setdefault(producer, []).append((segment.number, segment.epoch))
+        for segment in in_phase(working, Phase.FENCE):
+            for producer in segment.unfenced - self._under_way:
+                waiting.setdefault(producer, []).append((segment.number, segment.epoch))
         self._under_way.update(waiting)
         self._node.counts.fenced += len(waiting)
         return [Fence(producer, tuple(waiting[producer])) for producer in sorted(waiting)]

@@ -116,7 +116,7 @@ class Resets:
         """Adds deletes and rows, at most a chunk of them, until the batch is full; after the last ones the end."""
         reset = segment.reset
         assert reset is not None
-        if reset.position is None and batch.read >= self._node.settings.max_batch_size:
+        if reset.position is None and (reset.asked or batch.read >= self._node.settings.max_batch_size):
             return  # there may be hundreds of segments, and the loop stands meanwhile
         position = reset.position or self._read_entries(batch, segment, reset)
         if position is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 _MOST: Final = 64
@@ -33,12 +34,12 @@ class Lineage:
 
     def shared(self, other: Lineage) -> int:
         """The offset up to which both are one stream; -1 where no byte is known to be."""
-        ends, others = self._ends(), other._ends()
+        ends, others = _ends(self.ids), _ends(other.ids)
         return max((min(end, others[one]) for one, end in ends.items() if one in others), default=-1)
 
     def end_of(self, one: str) -> int:
         """The offset up to which the bytes of that id are this stream's; -1 where the id is unknown."""
-        return self._ends().get(one, -1)
+        return _ends(self.ids).get(one, -1)
 
     def after(self, earlier: Lineage) -> Lineage:
         """This one with all that `earlier` knows of what was before: an earlier view of the same stream.
@@ -52,16 +53,18 @@ class Lineage:
         at = known.index(self.ids[first][0])
         return Lineage((*earlier.ids[: at + 1], *self.ids[first + 1 :])[-_MOST:])
 
-    def _ends(self) -> dict[str, int]:
-        """By id: the offset up to which the stream is its.
 
-        An id may begin below the one before: its server had not got so far yet when it was promoted.
-        """
-        ends, end = {}, _ENDLESS
-        for one, begin in reversed(self.ids):
-            ends[one] = end
-            end = min(end, begin)
-        return ends
+@lru_cache(maxsize=16)
+def _ends(ids: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    """By id of a lineage: the offset up to which the stream is its.
+
+    An id may begin below the one before: its server had not got so far yet when it was promoted.
+    """
+    ends, end = {}, _ENDLESS
+    for one, begin in reversed(ids):
+        ends[one] = end
+        end = min(end, begin)
+    return ends
 
 
 def told(info: Mapping[str, str]) -> Lineage:

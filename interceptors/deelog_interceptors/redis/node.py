@@ -407,13 +407,17 @@ class RedisNode:
         found = await reading.keys_of(self._client, resets.keys(), self._segments, self.values, self._cluster)
         name, listed = await reading.place(self._client)
         self._check(tape, name)
-        for segment, keys in found.items():
-            images: list[Image] = []
-            while keys and capture.wants_rows(segment, resets[segment]):
-                some = keys[-reading.MOST_KEYS :]
-                del keys[-reading.MOST_KEYS :]
+        for together in reading.batches(found):
+            images: dict[int, list[Image]] = {segment: [] for segment in together}
+            keys = {key: segment for segment in together for key in found[segment]}
+            left = list(keys)
+            while left and any(capture.wants_rows(segment, resets[segment]) for segment in together):
+                some = left[-reading.MOST_KEYS :]
+                del left[-reading.MOST_KEYS :]
                 part = await self._read(tape, some)
-                images += part.images
-                keys += part.changed
-            capture.rows_read(segment, resets[segment], images, listed)
+                for image in part.images:
+                    images[keys[image.key]].append(image)
+                left += part.changed
+            for segment in together:
+                capture.rows_read(segment, resets[segment], images[segment], listed)
             self.connector.wake()

@@ -6,7 +6,7 @@ which tells of which stream: the server may have been started anew.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple
@@ -170,6 +170,19 @@ async def _keys_of_slots(client: Client, slots: Iterable[int], values: Values) -
             else:
                 limits[slot] = 16 * limit
     return found
+
+
+def batches(found: Mapping[int, Sequence[bytes]]) -> Iterator[list[int]]:
+    """The segments, such as are read together: their keys are at most `MOST_KEYS`, or one segment's."""
+    together, count = list[int](), 0
+    for segment, keys in found.items():
+        if together and count + len(keys) > MOST_KEYS:
+            yield together
+            together, count = [], 0
+        together.append(segment)
+        count += len(keys)
+    if together:
+        yield together
 
 
 class Told(NamedTuple):

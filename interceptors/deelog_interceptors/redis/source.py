@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from deelog_schemas import canonical
 from deelog_schemas.errors import RecordError
+from deelog_schemas.keys import SLOTS
 
 
 class Anchor(NamedTuple):
@@ -60,8 +62,12 @@ def encode_source(source: Source) -> str:
     return canonical.dumps(fields).decode()
 
 
+@lru_cache(maxsize=SLOTS)
 def decode_source(text: str) -> Source:
-    """What `encode_source` gave. Raises `RecordError`."""
+    """What `encode_source` gave. Raises `RecordError`.
+
+    A takeover looks at those of all segments several times.
+    """
     fields = canonical.loads(text.encode(), "the source of a position")
     try:
         (begin, first), (end, last), (low, database) = fields["from"], fields["to"], fields["low"]

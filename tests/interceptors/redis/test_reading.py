@@ -115,6 +115,21 @@ def test_the_keys_of_segments(server: Server) -> None:
         assert set(listed) == {key for key in keys if segment_of(key, 4) == segment}
 
 
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([], []),
+        ([0, 0, 0], [[0, 1, 2]]),
+        ([127, 1, 1], [[0, 1], [2]]),
+        ([1, 300, 1, 127], [[0], [1], [2, 3]]),
+        ([300, 0], [[0], [1]]),
+        ([0, 129], [[0], [1]]),
+    ],
+)
+def test_segments_are_read_together(sizes: list[int], expected: list[list[int]]) -> None:
+    assert list(reading.batches({number: [b"key"] * size for number, size in enumerate(sizes)})) == expected
+
+
 def test_what_a_server_says_of_its_role() -> None:
     primary = [b"master", 42, [[b"10.0.0.1", b"0", b"40"], [b"10.0.0.2", b"7002", b"41"]]]
     replica = [b"slave", b"10.0.0.1", 7001, b"connected", 41]
