@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import signal
 import socket
 import subprocess
@@ -108,6 +109,23 @@ def test_the_end_of_the_connector_stops_it(monkeypatch: pytest.MonkeyPatch) -> N
         assert hosted.calls == ["rest", "start", "serves", "stop"]
 
     cache.run(work(), 60)
+
+
+def test_the_garbage_collector_waits_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        hosted = Cache(monkeypatch)
+        running = asyncio.ensure_future(hosted.run())
+        await awaiting(lambda: "serves" in hosted.calls, 20, "it to serve")
+        hosted.connector.finished.set_result(None)
+        await running
+
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    try:
+        cache.run(work(), 60)
+        assert gc.get_threshold() == (100_000, 10, 10)
+    finally:
+        gc.set_threshold(*before)
 
 
 @pytest.mark.parametrize("by", ["failure", "exception", "message"])
