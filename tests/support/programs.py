@@ -46,9 +46,9 @@ class Program:
                 continue
         return found
 
-    def ended(self) -> int:
+    def ended(self, seconds: float = 500) -> int:
         """The exit code. Fails unless all processes and files are gone."""
-        code = self.process.wait(500)
+        code = self.process.wait(seconds)
         waiting(lambda: not self.left_processes(), 20, f"the end of {self.left_processes()}")
         return code
 

@@ -58,9 +58,10 @@ def start(tmp_path: Path) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1000)
 def test_redis_all_faults_and_every_promise(start: Any) -> None:
     demo = start("--cache", "redis", "--ops", "3000", "--faults", "all", "--seed", "11")
-    code = demo.ended()
+    code = demo.ended(900)
     output = demo.output.read_text()
     assert code == 0, output
     report = orjson.loads(demo.report.read_bytes())
