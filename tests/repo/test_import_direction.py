@@ -38,7 +38,8 @@ SEAM = (
     *("deelog_connector.rest.served", "deelog_connector.rest.server.RestServer"),
     "deelog_connector.metrics.shared_server",
 )
-# The grid also has a topic and an election in Kafka. It and Redis add metrics of their own to the connector's.
+# The grid also has a topic and an election in Kafka. It and Redis add metrics of their own to the connector's. Redis
+# may speak TLS.
 BESIDE_THE_SEAM = (
     ("deelog_interceptors.grid", "deelog_connector.kafka_port"),
     ("deelog_interceptors.grid.topology.topic", "deelog_connector.kept_topic"),
@@ -46,6 +47,7 @@ BESIDE_THE_SEAM = (
     ("deelog_interceptors.grid.node", "deelog_connector.kafka.librdkafka"),
     ("deelog_interceptors.grid.metrics", "deelog_connector.metrics.families"),
     ("deelog_interceptors.redis.metrics", "deelog_connector.metrics.families"),
+    ("deelog_interceptors.redis.address", "deelog_connector.tls"),
     ("deelog_interceptors.redis.node", "deelog_connector.kafka_port"),
     ("deelog_interceptors.redis.node", "deelog_connector.kafka.librdkafka"),
 )

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version as version_of
@@ -21,6 +20,7 @@ from deelog_connector.rest.access import Access
 from deelog_connector.rest.app import application
 from deelog_connector.rest.routes import routes
 from deelog_connector.runtime.lifecycle import Lifecycle
+from deelog_connector.tls import server_context
 from deelog_schemas.config import Config
 from deelog_schemas.errors import ConfigError, FieldError
 
@@ -51,7 +51,7 @@ class RestServer:
     async def start(self) -> None:
         """Listens. Raises `ConfigError`."""
         config = self._config
-        access, tls = Access(config), _tls(config)
+        access, tls = Access(config), server_context(config, "rest.ssl")
         host, port = config["rest.host.name"], config["rest.port"]
         listener = _listen(host, port)
         port = listener.getsockname()[1]
@@ -154,29 +154,3 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         problem = f"cannot be listened on at rest.host.name={host} ({error.strerror}): name another port or host, or 0"
         raise ConfigError([FieldError("rest.port", problem, str(port))]) from error
-
-
-def _tls(config: Config) -> ssl.SSLContext | None:
-    certificate, key = config["rest.ssl.certificate.location"], config["rest.ssl.key.location"]
-    if certificate is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    authority = config["rest.ssl.ca.location"]
-
-    def asked() -> str:
-        # Without this OpenSSL would ask on the terminal.
-        what = "rest.ssl.certificate.location" if key is None else "rest.ssl.key.location"
-        raise ConfigError([FieldError(what, "holds a key that is encrypted: it must not be")])
-
-    what = "rest.ssl.certificate.location"
-    try:
-        context.load_cert_chain(certificate, key, asked)
-        if authority is not None:
-            what = "rest.ssl.ca.location"
-            context.load_verify_locations(authority)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except OSError as error:  # ssl.SSLError is one
-        reason = error.strerror or error.__class__.__name__
-        raise ConfigError([FieldError(what, f"certificate, key or authorities cannot be used: {reason}")]) from None
-    return context

@@ -51,6 +51,7 @@ _OF_THE_CACHE: Final = words(
     max.block.ms tracing.headers.enabled metrics.port metrics.host rest.port rest.host.name rest.token
     rest.readonly.token rest.ssl.certificate.location rest.ssl.key.location rest.ssl.ca.location
     redis.url redis.username redis.password
+    redis.ssl.certificate.location redis.ssl.key.location redis.ssl.ca.location
     """
 )
 """What the cache, its interceptor and its listeners read once, when the process starts."""

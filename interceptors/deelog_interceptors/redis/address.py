@@ -1,11 +1,13 @@
-"""Where a server is, and as whom it is asked: `redis.url`, `redis.username`, `redis.password`."""
+"""Where a server is, and as whom it is asked: `redis.url`, `redis.username`, `redis.password`, `redis.ssl.*`."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from deelog_connector.tls import client_context
 from deelog_schemas.config import Config
 from deelog_schemas.errors import ConfigError, FieldError
 
@@ -19,6 +21,7 @@ class Address:
     database: int = 0
     username: str | None = None
     password: str | None = None
+    tls: ssl.SSLContext | None = None
 
     @classmethod
     def of(cls, config: Config) -> Address:
@@ -26,21 +29,22 @@ class Address:
         url = config["redis.url"]
         try:
             parts = urlsplit(url)
-            if parts.scheme != "redis" or not parts.hostname or parts.query or parts.fragment or parts.username:
+            others = parts.query or parts.fragment or parts.username
+            if parts.scheme not in ("redis", "rediss") or not parts.hostname or others:
                 raise ValueError
             database = int(parts.path.removeprefix("/") or 0)
             if database < 0:
                 raise ValueError
-            return cls(
-                parts.hostname, parts.port or 6379, database, config["redis.username"], config.secret("redis.password")
-            )
+            host, port = parts.hostname, parts.port or 6379
         except ValueError:
-            remedy = "redis://<host>:<port>/<database>; who asks is redis.username and redis.password"
+            remedy = "redis://<host>:<port>/<database>, or rediss://; who asks is redis.username and redis.password"
             raise ConfigError([FieldError("redis.url", f"{url!r} is no address of a server: {remedy}")]) from None
+        tls = client_context(config, "redis.ssl") if parts.scheme == "rediss" else None
+        return cls(host, port, database, config["redis.username"], config.secret("redis.password"), tls)
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Raises `OSError`."""
-        return await asyncio.open_connection(self.host, self.port)
+        """Raises `OSError`; `ssl.SSLError` is one."""
+        return await asyncio.open_connection(self.host, self.port, ssl=self.tls)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import hiredis
 
 from deelog_interceptors.redis.address import Address
-from deelog_interceptors.redis.link import LinkLost, refusal
+from deelog_interceptors.redis.link import LinkLost, broken, refusal
 
 Reply: TypeAlias = Any
 """Bytes, an integer, None, a list of replies, or a `hiredis.ReplyError`."""
@@ -40,7 +40,7 @@ class Client:
             async with asyncio.timeout(ANSWER_SECONDS):
                 self._reader, self._writer = await address.connect()
         except (OSError, TimeoutError) as error:
-            raise LinkLost(f"{address} does not answer: {error}") from error
+            raise broken(f"{address} does not answer", error) from error
         self._parser = hiredis.Reader()
         greetings: list[Sequence[bytes]] = []
         if address.password is not None:
@@ -53,7 +53,7 @@ class Client:
                 raise refusal(f"{address}: {greeting[0].decode()} was refused", reply)
 
     async def ask(self, commands: Sequence[Sequence[bytes]]) -> list[Reply]:
-        """The replies, errors among them. Raises `LinkLost`."""
+        """The replies, errors among them. Raises `LinkError` where TLS does not come about, and `LinkLost`."""
         if not commands:
             return []
         if self._writer is None or self._reader is None:
@@ -73,7 +73,7 @@ class Client:
                         raise LinkLost(f"{self._address} closed the connection")
                 return replies
         except (OSError, TimeoutError, hiredis.ProtocolError) as error:
-            raise LinkLost(f"the connection to {self._address} broke: {error}") from error
+            raise broken(f"the connection to {self._address} broke", error) from error
 
     async def ask_one(self, *command: bytes) -> Reply:
         """The reply to one command. Raises `LinkError` where it is refused, and `LinkLost`."""

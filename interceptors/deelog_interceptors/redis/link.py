@@ -8,6 +8,7 @@ keys are read as they are needed.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -70,7 +71,7 @@ class Link:
             except TimeoutError as error:
                 raise LinkLost(f"the server has sent nothing for {SILENCE_SECONDS:.0f} s") from error
             except OSError as error:
-                raise LinkLost(f"the link broke: {error}") from error
+                raise broken("the link broke", error) from error
             if not data:
                 raise LinkLost("the server closed the link")
             if commands := self._stream.feed(data):
@@ -110,9 +111,11 @@ async def attach(
     except TimeoutError as error:
         raise LinkLost(f"the server has not answered for {ANSWER_SECONDS:.0f} s") from error
     except OSError as error:
-        raise LinkLost(f"the server does not answer: {error}") from error
+        raise broken("the server does not answer", error) from error
     except asyncio.IncompleteReadError as error:
-        raise LinkLost("the server closed the link while it was made") from error
+        # What a server says of a client's certificate seldom comes through.
+        asks = "does it want TLS (rediss:// in redis.url), or a certificate (redis.ssl.certificate.location)?"
+        raise LinkLost(f"the server closed the link while it was made: {asks}") from error
     except (asyncio.LimitOverrunError, ValueError, KeyError) as error:
         raise LinkError(f"this is no Redis or Valkey server: {error!r}") from error
 
@@ -186,6 +189,18 @@ async def _reply(reader: asyncio.StreamReader, command: str, user: str | None, l
     if kind != b"-":
         raise LinkError(f"this is no Redis or Valkey server: {command} was answered with {line[:80]!r}")
     raise _refusal(command, text.decode(errors="replace"), user or "default")
+
+
+def broken(what: str, error: Exception) -> DeelogError:
+    """What the end of a connection means: `LinkError` where TLS does not come about, else `LinkLost`."""
+    reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        remedy = "name its authority in redis.ssl.ca.location, and the host in redis.url as its certificate does"
+        return LinkError(f"{what}: its certificate does not count ({error.verify_message}): {remedy}")
+    if "ALERT" in reason:
+        remedy = "it may ask for a certificate that it knows: set redis.ssl.certificate.location"
+        return LinkError(f"{what}: it refuses TLS with this one ({reason}): {remedy}")
+    return LinkLost(f"{what}: {error}")
 
 
 def refusal(what: str, error: object) -> DeelogError:

@@ -115,8 +115,12 @@ def _addresses(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[F
             return
 
 
+def _files_of_tls(names: str) -> tuple[str, str, str]:
+    return f"{names}.certificate.location", f"{names}.key.location", f"{names}.ca.location"
+
+
 def _rest(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
-    certificate, key, authority = (f"rest.ssl.{part}.location" for part in ("certificate", "key", "ca"))
+    certificate, key, authority = _files_of_tls("rest.ssl")
     for one in (key, authority):
         if one in given and certificate not in given:
             yield FieldError(certificate, f"is required, since {one} is set")
@@ -140,6 +144,14 @@ def _redis(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Field
     ):
         if known.get(name) == refused:
             yield FieldError(name, problem, _shown(name, known, given))
+    certificate, key, authority = _files_of_tls("redis.ssl")
+    if key in given and certificate not in given:
+        yield FieldError(certificate, f"is required, since {key} is set")
+    if not known.get("redis.url", "").startswith("rediss:"):
+        for one in (certificate, key, authority):
+            if one in given:
+                problem = "is for TLS: let redis.url begin with rediss://, and name the server's TLS port"
+                yield FieldError(one, problem, _shown(one, known, given))
     if known.get("cache.value.format", "json") != "json":
         yield FieldError("cache.value.format", "entries of Redis have a type and are JSON: set json")
 

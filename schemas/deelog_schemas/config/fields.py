@@ -242,9 +242,16 @@ group("grid", "Node and grid",
 group("redis", "Redis and Valkey",
     Field("redis.url", STRING, "redis://127.0.0.1:6379/0", importance=HIGH,
         doc="The server beside which a `deelog.RedisConnector` runs, and the database whose changes it captures: "
-            "`redis://<host>:<port>/<database>`."),
+            "`redis://<host>:<port>/<database>`, or `rediss://` for TLS, which verifies the host's name."),
     Field("redis.username", STRING, None, doc="As whom the connector asks the server; without it the default user."),
     Field("redis.password", PASSWORD, None, doc="The password of that user."),
+    Field("redis.ssl.ca.location", STRING, None,
+        doc="PEM file with the authorities of the server's certificate; without it those of the system count."),
+    Field("redis.ssl.certificate.location", STRING, None,
+        doc="PEM file with the connector's own certificate and its chain, for servers that ask clients for one "
+            "(`tls-auth-clients`, which Redis has on unless told otherwise)."),
+    Field("redis.ssl.key.location", STRING, None,
+        doc="PEM file with the key of that certificate, where it is not in the same file. It must not be encrypted."),
 ),
 
 group("observe", "Heartbeat, signals and notifications",

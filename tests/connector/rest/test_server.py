@@ -269,16 +269,6 @@ def test_with_a_certificate_it_speaks_tls(certificates: Path, authority: bool) -
     serve(test, **fields | ({"rest_ssl_ca_location": str(certificates / "ca.pem")} if authority else {}))
 
 
-def test_tls_is_of_this_decade_and_asks_for_a_certificate_only_with_an_authority(certificates: Path) -> None:
-    files = {"rest.ssl.certificate.location": str(certificates / "both.pem")}
-    authority = {"rest.ssl.ca.location": str(certificates / "ca.pem")}
-    for given, mode in ((files, ssl.CERT_NONE), (files | authority, ssl.CERT_REQUIRED)):
-        context = module._tls(parse(GIVEN | given))
-        assert context is not None
-        assert (context.minimum_version, context.verify_mode) == (ssl.TLSVersion.TLSv1_2, mode)
-    assert module._tls(parse(GIVEN)) is None
-
-
 @pytest.mark.parametrize(
     ("field", "file"),
     [("certificate", "server.key"), ("key", "client.key"), ("ca", "client.key"), ("ca", "nowhere.pem")],

@@ -30,6 +30,14 @@ def test_what_an_address_says(url: str, host: str, port: int, database: int) -> 
     assert Address.of(config(redis_url=url)) == Address(host, port, database)
 
 
+def test_with_tls_certificates_and_host_names_are_verified() -> None:
+    found = Address.of(config(redis_url="rediss://cache.example:7001/3"))
+    assert (found.host, found.port, found.database) == ("cache.example", 7001, 3)
+    assert found.tls is not None
+    assert found.tls.check_hostname
+    assert Address.of(config(redis_url="redis://cache.example")).tls is None
+
+
 def test_who_asks() -> None:
     found = Address.of(config(redis_username="deelog", redis_password="secret"))
     assert (found.username, found.password) == ("deelog", "secret")
@@ -40,7 +48,7 @@ def test_who_asks() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        *("127.0.0.1:6379", "http://h:1", "rediss://h:1", "redis://", "redis://h:99999", "redis://h:x", "redis://h/x"),
+        *("127.0.0.1:6379", "http://h:1", "rediss://", "redis://", "redis://h:99999", "redis://h:x", "redis://h/x"),
         *("redis://h/-1", "redis://user:word@h:1", "redis://h?a=1", "redis://h#a"),
     ],
 )

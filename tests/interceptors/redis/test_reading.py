@@ -28,9 +28,9 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield found
 
 
-def asking(server: Server, work: Callable[[Client], Awaitable[T]], **who: str) -> T:
+def asking(server: Server, work: Callable[[Client], Awaitable[T]], username: str | None = None) -> T:
     async def run() -> T:
-        client = Client(Address("127.0.0.1", server.port, 0, **who))
+        client = Client(Address("127.0.0.1", server.port, 0, username, "word" if username else None))
         await client.connect()
         try:
             return await work(client)
@@ -146,4 +146,4 @@ def test_who_may_not_read(server: Server, command: str) -> None:
         return await reading.read(client, [b"k"], VALUES)
 
     with pytest.raises(LinkError):
-        asking(server, work, username="some", password="word")
+        asking(server, work, "some")

@@ -22,6 +22,9 @@ HALF = {"before.image": "full", "max.entry.bytes": 490_000}
 
 REDIS = {"connector.class": "deelog.RedisConnector", "cache.value.format": "json"}
 
+TLS = {**REDIS, "redis.url": "rediss://h"}
+OWN = "redis.ssl.certificate.location"
+
 BETWEEN: list[tuple[dict[str, Any], str, str]] = [
     ({"commit.interval.ms": 5000}, "commit.interval.ms", "must be below transaction.timeout.ms (5000)"),
     ({"max.queue.size.in.bytes": 980_199}, "max.entry.bytes", "exceed max.queue.size.in.bytes ('980199')"),
@@ -65,6 +68,11 @@ BETWEEN: list[tuple[dict[str, Any], str, str]] = [
     ({"cache.listen": "[::]:1", "cache.peer.listen": "[::]:2"}, HOST, "since cache.listen"),  # said once
     ({"rest.ssl.ca.location": "/ca.pem"}, CERTIFICATE, "required, since rest.ssl.ca.location is set"),
     ({"rest.ssl.key.location": "/k.pem"}, CERTIFICATE, "required, since rest.ssl.key.location is set"),
+    *(
+        ({**REDIS, field: "/f.pem"}, field, "is for TLS: let redis.url begin with rediss://")
+        for field in (OWN, "redis.ssl.ca.location")
+    ),
+    ({**TLS, "redis.ssl.key.location": "/k.pem"}, OWN, "required, since redis.ssl.key.location is set"),
     ({"rest.readonly.token": "x" * 16}, "rest.token", "required, since rest.readonly.token is set"),
     ({"rest.port": 1, "rest.host.name": "0.0.0.0"}, "rest.host.name", "is not this machine's own"),
     *(
@@ -117,6 +125,8 @@ def test_fields_that_do_not_go_together(changes: dict[str, Any], field: str, wor
         {"rest.port": 1, "rest.host.name": "0.0.0.0", "rest.token": "x" * 16, "rest.readonly.token": "y" * 16},
         {"rest.port": 1, "rest.host.name": "0.0.0.0", "rest.ssl.ca.location": "/ca", CERTIFICATE: "/c"},
         {"rest.ssl.key.location": "/k", CERTIFICATE: "/c"},
+        {**TLS, "redis.ssl.key.location": "/k", OWN: "/c", "redis.ssl.ca.location": "/ca"},
+        {"redis.ssl.ca.location": "/of another connector's"},
         {LETTERS: "letters", "notification.sink.topic.name": "notes"},
     ],
     ids=str,
