@@ -7,10 +7,10 @@ they touched; those are read. `docs/redis-commands.md` is made from this table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from deelog_interceptors.redis.stream import Omitted
+from deelog_interceptors.redis.stream import Arguments, Omitted
 
 Key: TypeAlias = "bytes | Omitted"
 Given: TypeAlias = "Sequence[bytes | Omitted]"
@@ -262,7 +262,9 @@ _TABLE: Final[Sequence[tuple[str, Rule, str]]] = (
 COMMANDS: Final[Mapping[bytes | Omitted, Rule]] = {
     word.encode(): rule for words, rule, _ in _TABLE for word in words.split()
 }
-"""By name. Of one that is not here it is not known what it changes: all is sent anew."""
+"""By name. Of one that is not here the server is asked which keys it writes."""
+_TOUCHES: Final = b"(touches)"
+"""The name of what stands for a command of which the server has said that."""
 
 
 def page() -> str:
@@ -280,18 +282,29 @@ transaction or a module's call carried out stands there as the commands that it 
 `EX 10` of a SET is `PXAT 1767225600000`.
 
 *Its value*: one record for each such command. *An image*: the entry as it is then, read from the server at a known
-place of the stream; of several such commands of one key in quick succession the last one is told. A command that is not
-here changes nothing, or is not known: then each segment is reset, reason `unknown_command`, and the log names it.
+place of the stream; of several such commands of one key in quick succession the last one is told. Of a command that is
+not here, a module's for one, the server is asked which keys it writes (`COMMAND GETKEYSANDFLAGS`): *an image* of each.
+Where it does not say, each segment is reset, reason `unknown_command`, and the log names the command.
 
 | command | what comes |
 |---|---|
 """
 
 
+def rule_of(name: bytes | Omitted) -> Rule | None:
+    """What is known of a command of that name."""
+    return COMMANDS.get(name) or COMMANDS.get(_word(name))  # a few come in small letters
+
+
+def touching(keys: Iterable[bytes]) -> Arguments:
+    """In the place of a command that is not known: `changes` says that it has touched these keys."""
+    return [_TOUCHES, *keys]
+
+
 def changes(given: Given) -> Sequence[Change] | None:
     """What a command changes; None for one that is not known. Raises `CommandError`."""
     name = given[0]
-    rule = COMMANDS.get(name) or COMMANDS.get(_word(name))  # a few come in small letters
+    rule = _all if name == _TOUCHES else rule_of(name)
     if rule is None:
         return None
     try:

@@ -19,12 +19,13 @@ from deelog_interceptors.redis import reading
 from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.capture import Capture
 from deelog_interceptors.redis.client import Client, Reply
+from deelog_interceptors.redis.commands import touching
 from deelog_interceptors.redis.lineage import Lineage, told
 from deelog_interceptors.redis.link import Link, LinkError, LinkLost, Place, attach, fields
 from deelog_interceptors.redis.metrics import RedisMetrics
 from deelog_interceptors.redis.segment_tape import Image
-from deelog_interceptors.redis.stream import StreamError
-from deelog_interceptors.redis.tape import Tape
+from deelog_interceptors.redis.stream import Arguments, Omitted, StreamError
+from deelog_interceptors.redis.tape import Tape, unknown_of
 from deelog_interceptors.redis.values import Values
 from deelog_interceptors.redis.view import View
 from deelog_schemas.config import Config
@@ -72,6 +73,9 @@ class RedisNode:
         self.serves = False
         """Whether it has read of the server."""
         self._client = Client(self.address)
+        self._looking_up = Client(self.address)
+        self._looked_up: set[bytes | Omitted] = set()
+        """The names of commands of which the server has said which keys they write."""
         self._link: Link | None = None
         self._cluster = False
         self._view: View | None = None
@@ -130,6 +134,7 @@ class RedisNode:
         if self._link is not None:
             await self._link.close()
         await self._client.close()
+        await self._looking_up.close()
         await self.connector.stop(release)
         if self._served is not None:
             self._served.close()
@@ -224,6 +229,7 @@ class RedisNode:
             assert self._link is not None
             try:
                 commands = await self._link.read()
+                await self._look_up(commands)
             except LinkLost as error:
                 log.warning("%s: %s", self.address, error)
                 await self._attach_when_possible()
@@ -241,6 +247,26 @@ class RedisNode:
             while self.capture.is_full():  # a server drops who reads too slowly, and keeps the stream for a while
                 self._moved.clear()
                 await self._moved.wait()
+
+    async def _look_up(self, commands: list[tuple[Arguments, int]]) -> None:
+        """Puts what the server says of them in the place of commands that are not known. Raises `LinkLost`."""
+        if not (places := unknown_of(commands)):
+            return
+        client = self._looking_up
+        try:
+            if not client.is_connected:
+                await client.connect()
+            told = await reading.keys_written(client, [commands[place][0] for place in places])
+        except LinkLost:
+            await client.close()
+            raise
+        for place, keys in zip(places, told, strict=True):
+            given, offset = commands[place]
+            if keys is not None:
+                commands[place] = touching(keys), offset
+                if given[0] not in self._looked_up:
+                    self._looked_up.add(given[0])
+                    log.info("%r is not known: the server is asked which keys it writes", given[0])
 
     def _hurry(self) -> None:
         self._hurried = None

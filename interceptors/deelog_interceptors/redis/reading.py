@@ -17,6 +17,7 @@ from deelog_interceptors.redis.client import Client, Reply
 from deelog_interceptors.redis.lineage import told
 from deelog_interceptors.redis.link import LinkError, LinkLost, fields, refusal
 from deelog_interceptors.redis.segment_tape import Image
+from deelog_interceptors.redis.stream import Omitted
 from deelog_interceptors.redis.values import READS, Values
 from deelog_interceptors.redis.view import View, alone, of_cluster
 from deelog_schemas.keys import segment_of, slot_of
@@ -24,6 +25,8 @@ from deelog_schemas.keys import segment_of, slot_of
 SCAN_COUNT: Final = b"1000"
 MOST_KEYS: Final = 128
 """Of one transaction: a server answers nobody else meanwhile."""
+_LONG: Final = b""
+"""In the place of an argument that was too long to be kept; as a key it says nothing."""
 _PLACE: Final = ((b"ROLE",), (b"INFO", b"replication"))
 _OVERHEAD: Final = 32
 """An entry that takes so much more memory than `max.entry.bytes` is not read at all."""
@@ -183,6 +186,16 @@ def batches(found: Mapping[int, Sequence[bytes]]) -> Iterator[list[int]]:
         count += len(keys)
     if together:
         yield together
+
+
+async def keys_written(client: Client, commands: Sequence[Sequence[bytes | Omitted]]) -> list[list[bytes] | None]:
+    """By command the keys that the server says it writes; None where it does not say. Raises `LinkLost`."""
+    asked = [[word if isinstance(word, bytes) else _LONG for word in command] for command in commands]
+    found: list[list[bytes] | None] = []
+    for reply in await client.ask([(b"COMMAND", b"GETKEYSANDFLAGS", *words) for words in asked]):
+        keys = None if isinstance(reply, hiredis.ReplyError) else [key for key, flags in reply if b"RO" not in flags]
+        found.append(None if keys is None or _LONG in keys else keys)
+    return found
 
 
 class Told(NamedTuple):

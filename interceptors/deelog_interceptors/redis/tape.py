@@ -9,7 +9,17 @@ from collections import Counter, deque
 from collections.abc import Container, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from deelog_interceptors.redis.commands import Cleared, CommandError, Put, Removed, Swapped, Touched, changes
+from deelog_interceptors.redis.commands import (
+    COMMANDS,
+    Cleared,
+    CommandError,
+    Put,
+    Removed,
+    Swapped,
+    Touched,
+    changes,
+    rule_of,
+)
 from deelog_interceptors.redis.lineage import Lineage
 from deelog_interceptors.redis.segment_tape import UNREAD, SegmentTape, TapedChange
 from deelog_interceptors.redis.source import Anchor, Source
@@ -19,6 +29,8 @@ from deelog_schemas.keys import SLOTS, segment_of
 from deelog_schemas.operation import Reason
 
 _PASSED_OVER: Final = frozenset({b"PING", b"MULTI", b"EXEC", b"REPLCONF", b"ping", b"multi", b"exec"})
+_SELECT: Final = frozenset({b"SELECT", b"select"})
+_KNOWN: Final = _PASSED_OVER | _SELECT | COMMANDS.keys()
 
 
 class _Entry(NamedTuple):
@@ -49,6 +61,12 @@ class Captured(Protocol):
 
     def string(self, key: bytes, value: bytes) -> bytes:
         """The value of a string."""
+
+
+def unknown_of(commands: Sequence[tuple[Arguments, int]]) -> list[int]:
+    """The places of those commands of which it is not known what they change."""
+    strange = [place for place, (given, _) in enumerate(commands) if given[0] not in _KNOWN]
+    return [place for place in strange if rule_of(commands[place][0][0]) is None]
 
 
 class Tape:
@@ -125,7 +143,7 @@ class Tape:
         """The next commands of the stream, each with the offset behind it; `ts_us` is when they came."""
         for arguments, offset in commands:
             name = arguments[0]
-            if name == b"SELECT" or name == b"select":
+            if name in _SELECT:
                 self.database = int(arguments[1])  # type: ignore[arg-type]
             elif name not in _PASSED_OVER:
                 self._command(arguments, offset, ts_us)

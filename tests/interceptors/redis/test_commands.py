@@ -21,8 +21,10 @@ from deelog_interceptors.redis.commands import (
     Swapped,
     Touched,
     changes,
+    rule_of,
+    touching,
 )
-from deelog_interceptors.redis.stream import Stream
+from deelog_interceptors.redis.stream import Omitted, Stream
 from tests.interceptors.redis.servers import NAMES, Replica, Server, running
 
 SETUP = """
@@ -287,3 +289,13 @@ def test_a_command_that_is_not_as_its_kind_is_written(given: list[bytes]) -> Non
 
 def test_an_unknown_command_is_no_error() -> None:
     assert changes([b"JSON.SET", b"k", b"$", b"1"]) is None
+
+
+def test_in_the_place_of_an_unknown_command() -> None:
+    assert list(changes(touching([b"a", b"b"])) or ()) == [Touched(b"a"), Touched(b"b")]
+    assert changes(touching([])) == []
+
+
+def test_a_few_names_come_in_small_letters() -> None:
+    assert rule_of(b"incr") is rule_of(b"INCR") is COMMANDS[b"INCR"]
+    assert rule_of(b"JSON.SET") is rule_of(Omitted(40)) is None

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deelog_interceptors.redis import reading
+from deelog_interceptors.redis import commands, reading, tape
 from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.client import Client
 from deelog_interceptors.redis.node import RedisNode
@@ -24,6 +24,7 @@ from deelog_schemas.records import ON_POSITIONS
 from tests.interceptors.cachetools.reading import Topic, read
 from tests.interceptors.redis.servers import Server, running
 from tests.support.memory import LiveMemory
+from tests.support.paths import ROOT
 from tests.support.topics import derived
 from tests.support.waiting import awaiting
 
@@ -522,5 +523,78 @@ def test_what_is_acknowledged_is_written_at_once(live: LiveMemory, tmp_path: Pat
             assert sorted(times)[10] < 0.4, sorted(times)
             for node in nodes:
                 await node.stop()
+
+    run(live, work)
+
+
+@pytest.fixture
+def strange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INCR and ZADD are as if a module had them."""
+    for name in (b"INCR", b"ZADD"):
+        monkeypatch.delitem(commands.COMMANDS, name)
+        monkeypatch.setattr(tape, "_KNOWN", tape._KNOWN - {name})
+
+
+@pytest.mark.usefixtures("strange")
+def test_of_a_command_that_is_not_known_the_server_says_which_keys_it_writes(
+    live: LiveMemory, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        node = await started(live, server)
+        server.ask("SET", "n", "41")
+        server.ask("INCR", "n")
+        server.ask("ZADD", "z", "1", "m")
+        topic = await caught_up(live, server)
+        assert topic.entries["n"] == '{"type":"string","value":"42"}'
+        load(server, 1)
+        assert not (await caught_up(live, server)).resets["unknown_command"]
+        # The link is lost in the midst of it.
+        server.ask("CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "yes")
+        server.ask("INCR", "n")
+        server.ask("CLIENT", "KILL", "TYPE", "REPLICA")
+        load(server, 2)
+        topic = await caught_up(live, server)
+        assert set(topic.resets) == {"initial"}
+        assert not topic.repeats
+        await node.stop()
+
+    with caplog.at_level("INFO", "deelog_interceptors.redis.node"):
+        run(live, work)
+    said = [message for message in caplog.messages if "is not known: the server is asked" in message]
+    assert len(said) == len(set(said)) == 2
+
+
+def test_the_least_rights_that_the_docs_give(live: LiveMemory, server: Server) -> None:
+    (line,) = (line for line in (ROOT / "docs" / "redis.md").read_text().splitlines() if line.startswith("ACL SETUSER"))
+    server.ask(*line.split())
+    password = {"redis_username": "deelog", "redis_password": "secret"}
+
+    async def work() -> None:
+        load(server, 1)
+        node = await started(live, server, **password)
+        load(server, 2)
+        await caught_up(live, server)
+        await node.stop()
+        load(server, 3)
+        node = await started(live, server, **password)
+        topic = await caught_up(live, server)
+        assert set(topic.resets) == {"initial"}
+        await node.stop()
+
+    run(live, work)
+    assert server.ask("ACL", "LOG") == []
+
+
+@pytest.mark.usefixtures("strange")
+def test_where_the_server_does_not_say_which_keys_all_is_reset(live: LiveMemory, server: Server) -> None:
+    server.ask("ACL", "SETUSER", "some", "on", ">word", "~*", "+@all", "-command|getkeysandflags")
+
+    async def work() -> None:
+        node = await started(live, server, redis_username="some", redis_password="word")
+        await awaiting(lambda: node.connector.stats.resets["initial"] == 8, 20, "the first rows")
+        server.ask("INCR", "n")
+        await awaiting(lambda: node.connector.stats.resets["unknown_command"] == 8, 20, "a reset of each segment")
+        assert read(live, CACHE).entries == {"n": '{"type":"string","value":"1"}'}
+        await node.stop()
 
     run(live, work)

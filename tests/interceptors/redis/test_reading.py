@@ -13,6 +13,7 @@ from deelog_interceptors.redis import reading
 from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.client import Client
 from deelog_interceptors.redis.link import LinkError
+from deelog_interceptors.redis.stream import Omitted
 from deelog_interceptors.redis.values import UNAVAILABLE, Values
 from deelog_schemas.keys import segment_of
 from tests.interceptors.redis.servers import NAMES, Server, running
@@ -113,6 +114,25 @@ def test_the_keys_of_segments(server: Server) -> None:
     for segment, listed in found.items():
         assert len(listed) == len(set(listed))
         assert set(listed) == {key for key in keys if segment_of(key, 4) == segment}
+
+
+def test_the_keys_that_commands_write(server: Server) -> None:
+    """By the server: what only reads, what has no keys, what it does not know, and what was too long to be kept."""
+    told: list[tuple[list[bytes | Omitted], list[bytes] | None]] = [
+        ([b"SET", b"k", b"v"], [b"k"]),
+        ([b"COPY", b"a", b"b"], [b"b"]),
+        ([b"GET", b"k"], []),
+        ([b"ZUNIONSTORE", b"to", b"2", b"a", b"b"], [b"to"]),
+        ([b"SET", b"k", Omitted(1 << 30)], [b"k"]),
+        ([b"SET", Omitted(1 << 30), b"v"], None),
+        ([b"PING"], None),
+        ([b"NOSUCH", b"k"], None),
+        ([b"SET"], None),
+    ]
+    commands = [command for command, _ in told]
+    assert asking(server, lambda client: reading.keys_written(client, commands)) == [keys for _, keys in told]
+    server.ask("ACL", "SETUSER", "some", "reset", "on", ">word", "~*", "+@all", "-command|getkeysandflags")
+    assert asking(server, lambda client: reading.keys_written(client, commands), "some") == [None] * len(told)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from collections import deque
 from deelog_interceptors.redis.lineage import Lineage
 from deelog_interceptors.redis.segment_tape import UNREAD
 from deelog_interceptors.redis.source import Anchor, Source
-from deelog_interceptors.redis.stream import Omitted
-from deelog_interceptors.redis.tape import Tape
+from deelog_interceptors.redis.stream import Arguments, Omitted
+from deelog_interceptors.redis.tape import Tape, unknown_of
 from deelog_interceptors.redis.view import View
 from deelog_schemas.keys import segment_of
 from tests.interceptors.redis.model import Plain
@@ -70,6 +70,13 @@ def test_what_is_no_change() -> None:
     assert tape.offset == 140
     assert not tape.busy
     assert not tape.unknown
+
+
+def test_the_places_of_what_is_not_known() -> None:
+    known: list[Arguments] = [[b"PING"], [b"SELECT", b"0"], [b"SET", b"k", b"v"], [b"incr", b"n"], [b"exec"]]
+    commands: list[Arguments] = [[b"NEWLY", b"a"], *known, [b"JSON.SET", b"k"], [Omitted(9)]]
+    assert unknown_of([(given, 0) for given in commands]) == [0, 6, 7]
+    assert unknown_of([(given, 0) for given in known]) == []
 
 
 def test_what_is_not_known() -> None:
