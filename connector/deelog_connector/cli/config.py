@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import json
 import textwrap
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
 
+from deelog_connector.errors import MissingExtraError
 from deelog_connector.transforms.loading import steps_of
-from deelog_schemas.config import FIELDS, GROUPS, ConfigError, Field, Role, Type, load
+from deelog_schemas.config import FIELDS, GROUPS, Config, ConfigError, Field, Role, Type, load
 from deelog_schemas.config.field import EVERY_ROLE, REQUIRED
 from deelog_schemas.config.overrides import ALLOWED, CLIENTS, REFUSED
 from deelog_schemas.config.sources import read_config
 from deelog_schemas.config.validation import definitions, judge
 
+PREFLIGHT = "deelog.preflight"
+"""Entry points by `connector.class`: they take a `Config`, and give lines."""
+_EXTRAS = {"deelog.RedisConnector": "redis"}
+"""What to install for that."""
 _INTRODUCTION = """\
 <!-- Made by `deelog config --format md`. Change the declarations, not this page. -->
 
@@ -67,6 +73,7 @@ def config(form: str) -> None:
     help="Which program will read the file: some fields are required by some only.",
 )
 @click.option("--resolve", is_flag=True, help="Also look up the references, and check what they point at.")
+@click.option("--connect", is_flag=True, help="Also ask the cache's server whether all is there that is needed.")
 @click.option(
     "--format",
     "form",
@@ -75,18 +82,20 @@ def config(form: str) -> None:
     show_default=True,
     help="json: the answer of the REST API's validate.",
 )
-def validate(file: Path, role: str, resolve: bool, form: str) -> None:
+def validate(file: Path, role: str, resolve: bool, connect: bool, form: str) -> None:
     """Check a configuration file, and report everything that is wrong with it.
 
-    Exit code 0 if the file is right, 2 if it is not.
+    Exit code 0 if the file is right, 2 if it is not, 1 if the server cannot be used.
     """
+    if connect and form == "json":
+        raise click.UsageError("--connect is for --format text")
     if form == "json":
         verdict = judge(read_config(file), role)
         click.echo(json.dumps(verdict.body, indent=2, ensure_ascii=False))
         if verdict.errors:
             raise SystemExit(ConfigError.exit_code)
     checked = load(file, role)
-    if resolve:
+    if resolve or connect:
         checked.resolved()
     if checked.role is Role.NODE:  # the others have none of the classes, and need none
         steps_of(checked)
@@ -94,6 +103,21 @@ def validate(file: Path, role: str, resolve: bool, form: str) -> None:
         return
     count = len(checked.raw)
     click.echo(f"{file}: right for a {role}, {count} field{'' if count == 1 else 's'} set")
+    if connect:
+        _connect(checked)
+
+
+def _connect(checked: Config) -> None:
+    kind = checked["connector.class"]
+    point = next(iter(entry_points(group=PREFLIGHT, name=kind)), None)
+    if point is None:
+        raise click.UsageError(f"--connect: a cache with connector.class={kind} is in the process itself")
+    try:
+        lines = point.load()
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("validate --connect", _EXTRAS[kind], str(error.name)) from error
+    for line in lines(checked):
+        click.echo(line)
 
 
 def markdown() -> str:

@@ -29,7 +29,6 @@ from deelog_interceptors.redis.tape import Tape, unknown_of
 from deelog_interceptors.redis.values import Values
 from deelog_interceptors.redis.view import View
 from deelog_schemas.config import Config
-from deelog_schemas.keys import SLOTS
 from deelog_schemas.member import Member
 
 log = logging.getLogger(__name__)
@@ -181,12 +180,7 @@ class RedisNode:
         info = fields(await client.ask_one(b"INFO", b"replication"))
         lineage, oldest = told(info), int(info["repl_backlog_first_byte_offset"]) - 1
         self._cluster = await reading.is_cluster(client)
-        if self._cluster != (self._segments == SLOTS):
-            what, remedy = ("a", f"={SLOTS}") if self._cluster else ("no", f" below {SLOTS}")
-            raise LinkError(
-                f"{self.address} is {what} node of a cluster; there, and only there, segments are slots: "
-                f"set segment.count{remedy}"
-            )
+        reading.must_fit(self.address, self._cluster, self._segments)
         tape = self.capture.tape
         wanted: Place | None = Place(tape.lineage, tape.offset, tape.database)
         if tape.offset > lineage.shared(tape.lineage):

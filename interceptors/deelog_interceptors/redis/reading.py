@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import hiredis
 
+from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.client import Client, Reply
 from deelog_interceptors.redis.lineage import told
 from deelog_interceptors.redis.link import LinkError, LinkLost, fields, refusal
@@ -20,7 +21,7 @@ from deelog_interceptors.redis.segment_tape import Image
 from deelog_interceptors.redis.stream import Omitted
 from deelog_interceptors.redis.values import READS, Values
 from deelog_interceptors.redis.view import View, alone, of_cluster
-from deelog_schemas.keys import segment_of, slot_of
+from deelog_schemas.keys import SLOTS, segment_of, slot_of
 
 SCAN_COUNT: Final = b"1000"
 MOST_KEYS: Final = 128
@@ -211,6 +212,16 @@ class Told(NamedTuple):
 async def is_cluster(client: Client) -> bool:
     """Whether the server is a node of a cluster. Raises `LinkLost`, `LinkError`."""
     return fields(await client.ask_one(b"INFO", b"cluster")).get("cluster_enabled") == "1"
+
+
+def must_fit(address: Address, cluster: bool, segments: int) -> None:
+    """Raises `LinkError` where so many segments do not fit that server."""
+    if cluster != (segments == SLOTS):
+        what, remedy = ("a", f"={SLOTS}") if cluster else ("no", f" below {SLOTS}")
+        raise LinkError(
+            f"{address} is {what} node of a cluster; there, and only there, segments are slots: "
+            f"set segment.count{remedy}"
+        )
 
 
 async def told_by(client: Client, segments: int, cluster: bool) -> Told:

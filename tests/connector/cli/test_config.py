@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from deelog_connector.cli.config import markdown, template
 from deelog_schemas.config import FIELDS, load, parse
 from deelog_schemas.config.field import REQUIRED
@@ -32,6 +34,26 @@ def test_validate_tells_right_from_wrong(tmp_path: Path) -> None:
     missing = deelog("validate", str(tmp_path / "none.json"))
     assert missing.returncode == 2
     assert missing.stderr == f"Error: {tmp_path / 'none.json'}: file: cannot be read: No such file or directory\n"
+
+
+def test_what_is_in_the_process_itself_is_not_connected_to(tmp_path: Path) -> None:
+    file = tmp_path / "node.properties"
+    file.write_text(GOOD)
+    alone = deelog("validate", "--connect", str(file))
+    assert alone.returncode == 2
+    assert "connector.class=deelog.CachetoolsConnector is in the process itself" in " ".join(alone.stderr.split())
+    both = deelog("validate", "--connect", "--format", "json", str(file))
+    assert both.returncode == 2
+    assert "--connect is for --format text" in both.stderr
+
+
+def test_an_extra_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hiredis.py").write_text("raise ModuleNotFoundError('as if it were not installed', name='hiredis')")
+    file = tmp_path / "node.properties"
+    file.write_text(GOOD + "connector.class=deelog.RedisConnector\ncache.value.format=json\n")
+    found = deelog("validate", "--connect", str(file), PYTHONPATH=str(tmp_path))
+    assert found.returncode == 2
+    assert "needs hiredis, which is not installed: pip install 'deelog[redis]'" in found.stderr
 
 
 def test_validate_looks_up_references_when_asked(tmp_path: Path) -> None:

@@ -1,0 +1,142 @@
+"""`deelog validate --connect`, beside real servers.
+
+Bad input: nobody there, an old release, a user without one right each, one of some keys alone, no right to PSYNC,
+segments that do not fit, a small backlog, no replica, a replica without its primary.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import hiredis
+import pytest
+from click.testing import CliRunner
+
+from deelog_connector.cli import main
+from deelog_connector.devkafka.ports import free_ports
+from deelog_interceptors.redis import preflight
+from deelog_interceptors.redis.link import LinkError, LinkLost
+from deelog_schemas.config import Config
+from tests.interceptors.redis.servers import NAMES, Server, running
+from tests.interceptors.redis.test_address import config
+from tests.support.waiting import waiting
+
+BACKLOG = ("--repl-backlog-size", "64mb")
+
+
+def config_of(port: int, **more: str) -> Config:
+    return config(redis_url=f"redis://127.0.0.1:{port}", **more)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with running(request.param, tmp_path_factory.mktemp("server")) as found:
+        yield found
+
+
+def test_a_server_with_advice(server: Server) -> None:
+    first, *advice = preflight.lines(config_of(server.port))
+    assert first.startswith(f"127.0.0.1:{server.port}: ")
+    assert first.endswith(", primary alone, replicas: 0")
+    assert len(advice) == 2
+    assert "repl-backlog-size is 1024 kB" in advice[0] or "repl-backlog-size is 10240 kB" in advice[0]
+    assert "no replica" in advice[1]
+    before = server.client.info("stats")
+    preflight.lines(config_of(server.port))
+    after = server.client.info("stats")
+    assert after["sync_full"] == before["sync_full"] == 1, "no snapshot, once there is a backlog"
+    assert after["sync_partial_ok"] == before["sync_partial_ok"] + 1
+
+
+def test_a_primary_and_its_replica(tmp_path: Path) -> None:
+    with running("valkey", tmp_path / "a", *BACKLOG) as primary:
+        following = ("--replicaof", f"127.0.0.1 {primary.port}")
+        with running("valkey", tmp_path / "b", *BACKLOG, *following) as replica:
+            info = replica.client.info
+            waiting(lambda: info("replication")["master_link_status"] == "up", 20, "the replica to have its primary")
+            (line,) = preflight.lines(config_of(primary.port))
+            assert "Valkey " in line
+            assert line.endswith(", primary alone, replicas: 1")
+            (line,) = preflight.lines(config_of(replica.port))
+            assert line.endswith(", replica alone")
+            primary.ask("CONFIG", "SET", "min-replicas-to-write", "1")
+            _, advice = preflight.lines(config_of(primary.port))
+            assert "min-replicas-to-write is set" in advice
+            primary.stop()
+            with pytest.raises(LinkLost):
+                preflight.lines(config_of(primary.port))
+            with pytest.raises(LinkLost, match="NOMASTERLINK"):
+                preflight.lines(config_of(replica.port))
+
+
+@pytest.mark.parametrize("right", [right for right, _ in preflight._ASKED])
+def test_a_right_that_is_missing(server: Server, right: str) -> None:
+    server.ask("ACL", "SETUSER", "some", "reset", "on", ">word", "~*", "+@all", f"-{right}")
+    with pytest.raises(LinkError, match="the user some") as refused:
+        preflight.lines(config_of(server.port, redis_username="some", redis_password="word"))
+    assert str(refused.value) == f"the user some lacks rights: ACL SETUSER some +{right}"
+
+
+def test_all_rights_that_are_missing_are_named_at_once(server: Server) -> None:
+    server.ask("ACL", "SETUSER", "some", "reset", "on", ">word", "~other", "+@all", "-scan", "-exec", "-psync")
+    given = config_of(server.port, redis_username="some", redis_password="word")
+    with pytest.raises(LinkError, match=r"lacks rights: ACL SETUSER some \+scan %R~\* \+exec$"):
+        preflight.lines(given)
+    server.ask("ACL", "SETUSER", "some", "~*", "+scan", "+exec")
+    with pytest.raises(LinkError, match=r"the user some may not PSYNC: .*\+psync"):
+        preflight.lines(given)
+
+
+def test_segments_that_do_not_fit(server: Server) -> None:
+    with pytest.raises(LinkError, match=r"no node of a cluster.*set segment\.count below 16384"):
+        preflight.lines(config_of(server.port, segment_count="16384"))
+
+
+def test_a_node_of_a_cluster(tmp_path: Path) -> None:
+    (bus,) = free_ports(1)
+    with running("valkey", tmp_path, "--cluster-enabled", "yes", "--cluster-port", str(bus)) as node:
+        first, *_ = preflight.lines(config_of(node.port, segment_count="16384"))
+        assert first.endswith(", primary in a cluster, replicas: 0")
+        node.ask("ACL", "SETUSER", "some", "reset", "on", ">word", "~*", "+@all", "-cluster|getkeysinslot")
+        given = config_of(node.port, segment_count="16384", redis_username="some", redis_password="word")
+        with pytest.raises(LinkError, match=r"ACL SETUSER some \+cluster\|getkeysinslot$"):
+            preflight.lines(given)
+        with pytest.raises(LinkError, match=r"a node of a cluster.*set segment\.count=16384"):
+            preflight.lines(config_of(node.port))
+
+
+def test_an_old_release(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    assert preflight.version_of({"redis_version": "7.2.4", "valkey_version": "9.1.2"}) == ("Valkey", "9.1.2")
+    assert preflight.version_of({"redis_version": "6.2.4"}) == ("Redis", "6.2.4")
+    monkeypatch.setattr(preflight, "version_of", lambda _: ("Redis", "6.2.4"))
+    with pytest.raises(LinkError, match=r"is Redis 6\.2\.4: 7\.0 or newer is needed"):
+        preflight.lines(config_of(server.port))
+
+
+def test_what_is_no_refusal() -> None:
+    preflight.must_have("some", ["type", "scan"], [hiredis.ReplyError("MOVED 1 h:1"), b"none"])
+
+
+def test_as_a_user_asks(server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "node.properties"
+    fields = {
+        "topic.prefix": "p",
+        "bootstrap.servers": "b:1",
+        "node.id": "n",
+        "cache.name": "c",
+        "connector.class": "deelog.RedisConnector",
+        "cache.value.format": "json",
+        "redis.url": f"redis://127.0.0.1:{server.port}",
+    }
+    file.write_text("".join(f"{name}={value}\n" for name, value in fields.items()))
+    done = CliRunner().invoke(main, ["validate", "--connect", str(file)])
+    assert done.exit_code == 0, done.output
+    right, first, *_ = done.output.splitlines()
+    assert right == f"{file}: right for a node, 7 fields set"
+    assert first.endswith(", primary alone, replicas: 0")
+    (nobody,) = free_ports(1)
+    file.write_text(file.read_text().replace(str(server.port), str(nobody)))
+    done = CliRunner().invoke(main, ["validate", "--connect", str(file)])
+    assert done.exit_code == 1
+    assert f"127.0.0.1:{nobody} does not answer" in done.output
