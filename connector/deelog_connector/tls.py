@@ -52,7 +52,7 @@ def _loaded(context: ssl.SSLContext, config: Config, names: str) -> bool:
         if authority is not None:
             what = f"{names}.ca.location"
             context.load_verify_locations(authority)
-    except OSError as error:  # ssl.SSLError is one
-        reason = error.strerror or error.__class__.__name__
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError; a path may be none
+        reason = getattr(error, "strerror", None) or error.__class__.__name__
         raise ConfigError([FieldError(what, f"certificate, key or authorities cannot be used: {reason}")]) from None
     return authority is not None

@@ -62,6 +62,7 @@ def test_a_client_without_authorities_goes_by_those_of_the_system(
     [
         ({"ca": "nowhere.pem"}, "ca"),
         ({"ca": "none.pem"}, "ca"),
+        ({"ca": "\0"}, "ca"),
         ({"certificate": "nowhere.pem"}, "certificate"),
         ({"certificate": "ca.pem"}, "certificate"),
         ({"certificate": "both.pem", "key": "none.pem"}, "certificate"),

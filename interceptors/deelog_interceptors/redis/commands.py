@@ -87,6 +87,11 @@ def _all(given: Given) -> Sequence[Change]:
     return [Touched(key) for key in given[1:]]
 
 
+def _touched(given: Given) -> Sequence[Change]:
+    """What `touching` gave."""
+    return [Touched(key, database=_number(given[1])) for key in given[2:]]
+
+
 def _removed(given: Given) -> Sequence[Change]:
     return [Removed(key) for key in given[1:]]
 
@@ -296,15 +301,18 @@ def rule_of(name: bytes | Omitted) -> Rule | None:
     return COMMANDS.get(name) or COMMANDS.get(_word(name))  # a few come in small letters
 
 
-def touching(keys: Iterable[bytes]) -> Arguments:
-    """In the place of a command that is not known: `changes` says that it has touched these keys."""
-    return [_TOUCHES, *keys]
+def touching(keys: Iterable[bytes], database: int) -> Arguments:
+    """In the place of a command that is not known: `changes` says that it has touched these keys of that database.
+
+    It may have written to another one than its own, as MOVE does.
+    """
+    return [_TOUCHES, b"%d" % database, *keys]
 
 
 def changes(given: Given) -> Sequence[Change] | None:
     """What a command changes; None for one that is not known. Raises `CommandError`."""
     name = given[0]
-    rule = _all if name == _TOUCHES else rule_of(name)
+    rule = _touched if name == _TOUCHES else rule_of(name)
     if rule is None:
         return None
     try:

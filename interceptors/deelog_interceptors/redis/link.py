@@ -200,7 +200,7 @@ def broken(what: str, error: Exception) -> DeelogError:
     if "ALERT" in reason:
         remedy = "it may ask for a certificate that it knows: set redis.ssl.certificate.location"
         return LinkError(f"{what}: it refuses TLS with this one ({reason}): {remedy}")
-    return LinkLost(f"{what}: {error}")
+    return LinkLost(f"{what}: {str(error) or 'no answer in time'}")
 
 
 def refusal(what: str, error: object) -> DeelogError:

@@ -49,6 +49,8 @@ _LONGEST_PAUSE: Final = 30.0
 """Seconds between two warnings of a primary that is none any more."""
 _MOST_SLOTS: Final = 256
 """Of which the keys are listed at once: they are in memory meanwhile."""
+_MOST_LOOKED_UP: Final = 10_000
+"""Arguments of a command of which the server is asked for the keys: it answers a quarter of a million in a second."""
 _NOWHERE: Final = Lineage((("", 0),))
 
 
@@ -244,7 +246,8 @@ class RedisNode:
 
     async def _look_up(self, commands: list[tuple[Arguments, int]]) -> None:
         """Puts what the server says of them in the place of commands that are not known. Raises `LinkLost`."""
-        if not (places := unknown_of(commands)):
+        places = [place for place in unknown_of(commands) if len(commands[place][0]) <= _MOST_LOOKED_UP]
+        if not places:
             return
         client = self._looking_up
         try:
@@ -257,7 +260,7 @@ class RedisNode:
         for place, keys in zip(places, told, strict=True):
             given, offset = commands[place]
             if keys is not None:
-                commands[place] = touching(keys), offset
+                commands[place] = touching(keys, self.address.database), offset
                 if given[0] not in self._looked_up:
                     self._looked_up.add(given[0])
                     log.info("%r is not known: the server is asked which keys it writes", given[0])
@@ -437,7 +440,8 @@ class RedisNode:
                 part = await self._read(tape, some)
                 for image in part.images:
                     images[keys[image.key]].append(image)
-                left += part.changed
+                # The keys of a slot that has gone meanwhile stay changed, and hold up nobody once the view says so.
+                left += [key for key in part.changed if capture.wants_rows(keys[key], resets[keys[key]])]
             for segment in together:
                 capture.rows_read(segment, resets[segment], images[segment], listed)
             self.connector.wake()

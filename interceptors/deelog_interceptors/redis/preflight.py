@@ -16,15 +16,19 @@ from deelog_interceptors.redis import reading
 from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.client import Client, Reply
 from deelog_interceptors.redis.lineage import told
-from deelog_interceptors.redis.link import LinkError, Place, attach, fields
+from deelog_interceptors.redis.link import LinkError, Place, attach, fields, refusal
 from deelog_interceptors.redis.values import READS
 from deelog_schemas.config import Config
 
 _LEAST_VERSION: Final = 7
 _ENOUGH_BACKLOG: Final = 64 << 20
-_KEY: Final = b"deelog:preflight"
+_KEY: Final = b"(preflight)"
 _ASKED: Final[Sequence[tuple[str, Sequence[bytes]]]] = (
     ("role", (b"ROLE",)),
+    ("info", (b"INFO", b"server")),
+    ("info", (b"INFO", b"replication")),
+    ("info", (b"INFO", b"cluster")),
+    ("ping", (b"PING",)),
     ("scan", (b"SCAN", b"0", b"COUNT", b"1")),
     ("type", (b"TYPE", _KEY)),
     ("memory|usage", (b"MEMORY", b"USAGE", _KEY)),
@@ -36,6 +40,10 @@ _ASKED: Final[Sequence[tuple[str, Sequence[bytes]]]] = (
     ("exec", (b"EXEC",)),
 )
 """By right a command that needs it."""
+_UNTRIED: Final = ("+psync", "+replconf")
+"""Rights that no question shows."""
+_KEYS: Final = ("resetkeys", "%R~*")
+"""That to read all keys, in the place of those to some."""
 _ASKED_OF_A_CLUSTER: Final[Sequence[tuple[str, Sequence[bytes]]]] = (
     ("cluster|nodes", (b"CLUSTER", b"NODES")),
     ("cluster|getkeysinslot", (b"CLUSTER", b"GETKEYSINSLOT", b"0", b"1")),
@@ -47,32 +55,37 @@ def lines(config: Config) -> list[str]:
 
     Raises `DeelogError` where it cannot be used.
     """
-    return asyncio.run(_looked_at(config))
+    try:
+        return asyncio.run(_looked_at(config))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise LinkError(f"{config['redis.url']} is no Redis or Valkey server: {error!r}") from error
 
 
 async def _looked_at(config: Config) -> list[str]:
-    address, client = Address.of(config), Client(Address.of(config))
+    address = Address.of(config)
+    client, user = Client(address), address.username or "default"
     try:
         await client.connect()
-        server, replication = [fields(await client.ask_one(b"INFO", each)) for each in (b"server", b"replication")]
+        answers = await client.ask([command for _, command in _ASKED])
+        must_have(user, _ASKED, answers)
+        role, server, replication, cluster = answers[0], *map(fields, answers[1:4])
         kind, version = version_of(server)
         if int(version.partition(".")[0]) < _LEAST_VERSION:
             raise LinkError(f"{address} is {kind} {version}: {_LEAST_VERSION}.0 or newer is needed")
-        cluster = await reading.is_cluster(client)
-        reading.must_fit(address, cluster, config["segment.count"])
-        asked = (*_ASKED, *_ASKED_OF_A_CLUSTER) if cluster else _ASKED
-        answers = await client.ask([command for _, command in asked])
-        must_have(config["redis.username"] or "default", [right for right, _ in asked], answers)
-        role = "primary" if reading.is_primary(answers[0]) else "replica"
-        replicas = [one for one in reading.replicas_of(answers[0]) if one[1]] if role == "primary" else []
+        clustered = cluster.get("cluster_enabled") == "1"
+        reading.must_fit(address, clustered, config["segment.count"])
+        if clustered:
+            must_have(user, _ASKED_OF_A_CLUSTER, await client.ask([command for _, command in _ASKED_OF_A_CLUSTER]))
     finally:
         await client.close()
+    primary = reading.is_primary(role)
+    replicas = [one for one in reading.replicas_of(role) if one[1]] if primary else []
+    advised = list(advice(replication, replicas))
     place = Place(told(replication), int(replication["master_repl_offset"]), 0)
     link = await attach(address.connect, place, config["max.entry.bytes"], address.username, address.password)
     await link.close()
-    many = f", replicas: {len(replicas)}" if role == "primary" else ""
-    where = "in a cluster" if cluster else "alone"
-    return [f"{address}: {kind} {version}, {role} {where}{many}", *advice(replication, replicas)]
+    what = f"primary, replicas: {len(replicas)}" if primary else "replica"
+    return [f"{address}: {kind} {version}, {'in a cluster' if clustered else 'alone'}, {what}", *advised]
 
 
 def version_of(server: Mapping[str, str]) -> tuple[str, str]:
@@ -81,14 +94,22 @@ def version_of(server: Mapping[str, str]) -> tuple[str, str]:
     return ("Valkey", valkey) if valkey else ("Redis", server["redis_version"])
 
 
-def must_have(user: str, rights: Sequence[str], answers: Sequence[Reply]) -> None:
-    """Raises `LinkError` with all rights that the answers say are missing."""
-    missing = list[str]()
-    for right, answer in zip(rights, answers, strict=True):
-        if isinstance(answer, hiredis.ReplyError) and "NOPERM" in str(answer):  # of EXEC it is the reason
-            missing.append("%R~*" if "to access" in str(answer) else f"+{right}")
+def must_have(user: str, asked: Sequence[tuple[str, Sequence[bytes]]], answers: Sequence[Reply]) -> None:
+    """Raises `LinkError` with all rights that are needed where one is missing, and where a command is not there."""
+    errors = [(right, one) for (right, _), one in zip(asked, answers, strict=True) if _is_refused(one)]
+    missing = [right for right, error in errors if "NOPERM" in str(error)]  # of EXEC it is the reason
     if missing:
-        raise LinkError(f"the user {user} lacks rights: ACL SETUSER {user} {' '.join(dict.fromkeys(missing))}")
+        reads = any(command[0] != b"COMMAND" and _KEY in command and right not in missing for right, command in asked)
+        everything = dict.fromkeys([*(() if reads else _KEYS), *_UNTRIED, *(f"+{right}" for right, _ in asked)])
+        lacking = ", ".join(dict.fromkeys(missing))
+        raise LinkError(f"the user {user} may not {lacking}: ACL SETUSER {user} {' '.join(everything)}")
+    for right, error in errors:
+        raise refusal(f"{right} was refused", error)
+
+
+def _is_refused(answer: Reply) -> bool:
+    """Slots of others are no refusal."""
+    return isinstance(answer, hiredis.ReplyError) and not reading.is_elsewhere(answer)
 
 
 def advice(replication: Mapping[str, str], replicas: Sequence[object]) -> Iterator[str]:

@@ -53,7 +53,7 @@ async def read(client: Client, keys: Sequence[bytes], values: Values, cluster: b
     found = Read("")
     for key, kind, size in zip(keys, looks[::2], looks[1::2], strict=True):
         refused = next((each for each in (kind, size) if isinstance(each, hiredis.ReplyError)), None)
-        if refused is not None and _is_elsewhere(refused):
+        if refused is not None and is_elsewhere(refused):
             found.changed.append(key)
         elif refused is not None:
             raise refusal("the server does not say of what type and how large an entry is", refused)
@@ -120,7 +120,7 @@ async def _together(client: Client, groups: Sequence[Sequence[Sequence[bytes]]])
             found.append(executed)
             continue
         error = next(answer for answer in (*queued, executed) if isinstance(answer, hiredis.ReplyError))
-        if _is_elsewhere(error):
+        if is_elsewhere(error):
             found.append(None)
         elif str(error).startswith("OOM"):
             found.append(await _at_rest(client, group))
@@ -137,7 +137,7 @@ async def _at_rest(client: Client, commands: Sequence[Sequence[bytes]]) -> list[
     return replies
 
 
-def _is_elsewhere(error: hiredis.ReplyError) -> bool:
+def is_elsewhere(error: hiredis.ReplyError) -> bool:
     """Whether a cluster says that a slot is not this server's to answer for, or not now."""
     return str(error).partition(" ")[0] in ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN")
 

@@ -144,6 +144,8 @@ def _redis(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Field
     ):
         if known.get(name) == refused:
             yield FieldError(name, problem, _shown(name, known, given))
+    if "redis.username" in given and "redis.password" not in given:
+        yield FieldError("redis.password", "is required, since redis.username is set")
     certificate, key, authority = _files_of_tls("redis.ssl")
     if key in given and certificate not in given:
         yield FieldError(certificate, f"is required, since {key} is set")

@@ -367,9 +367,13 @@ def test_positions_that_are_deleted_are_written_anew_and_nobody_ends(kafka: Brok
 def test_an_entry_above_the_brokers_limit_stops_its_segment_alone(kafka: Broker, prefix: str) -> None:
     async def work() -> None:
         config = config_of(kafka.bootstrap, prefix, **{"max.entry.bytes": "200000"})
+        # Not later: a broker says that a topic has another limit before its log goes by it.
+        topic, limits = config.topics.changes, {"max.message.bytes": "20000", "retention.ms": "-1"}
+        limited = NewTopic(topic, config["topic.creation.default.partitions"], 1, config=limits)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        admin.create_topics([limited])[topic].result()
         async with cache(config) as found:
             await started(found)
-            alter(kafka.bootstrap, config.topics.changes, "max.message.bytes", str(20_000))
             for i in range(20):
                 await found.put(b"k%d" % i, b"v")
             await found.put(b"big", os.urandom(60_000).hex().encode())  # no codec compresses this below the limit

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,6 +114,36 @@ def test_where_segments_are_no_slots_it_says_so(live: LiveMemory, cluster: Clust
             await beside(live, cluster, 0, segment_count="256")
         for node in NODES:
             await node.abort()
+
+    run(live, work)
+
+
+def test_a_slot_that_goes_while_rows_are_read_holds_up_no_other(
+    live: LiveMemory, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys were listed together with those of others, and are elsewhere from then on."""
+    slot, listing = SLOTS[0], reading.keys_of
+    source, target, moved = cluster.owner(slot), cluster.other(slot), list[int]()
+
+    async def keys_of(client: Client, segments: Collection[int], *more: Any) -> dict[int, list[bytes]]:
+        found = await listing(client, segments, *more)
+        if slot in segments and not moved:
+            moved.append(len(segments))
+            await asyncio.to_thread(cluster.move, slot, target)
+        return found
+
+    monkeypatch.setattr(reading, "keys_of", keys_of)
+
+    async def work() -> None:
+        load(cluster, 1)
+        number = cluster.servers.index(source)
+        nodes = [await beside(live, cluster, number)]
+        await awaiting(lambda: nodes[0].connector.stats.resets["initial"] >= len(SOME) // 3 - 1, 20, "the others' rows")
+        assert moved[0] > 1
+        nodes += [await beside(live, cluster, other) for other in range(3) if other != number]
+        await caught_up(live, cluster)
+        for node in nodes:
+            await node.stop()
 
     run(live, work)
 

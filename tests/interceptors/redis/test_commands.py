@@ -292,8 +292,8 @@ def test_an_unknown_command_is_no_error() -> None:
 
 
 def test_in_the_place_of_an_unknown_command() -> None:
-    assert list(changes(touching([b"a", b"b"])) or ()) == [Touched(b"a"), Touched(b"b")]
-    assert changes(touching([])) == []
+    assert list(changes(touching([b"a", b"b"], 3)) or ()) == [Touched(b"a", database=3), Touched(b"b", database=3)]
+    assert changes(touching([], 3)) == []
 
 
 def test_a_few_names_come_in_small_letters() -> None:

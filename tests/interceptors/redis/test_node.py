@@ -284,7 +284,9 @@ def test_a_failover_that_loses_writes(live: LiveMemory, tmp_path: Path, acks: st
                 await caught_up(live, first)
                 behind = read(live, CACHE).entries
                 way.shut = True
+                one.connector.pause()  # of a segment with one lost transaction it is known what to take back
                 load(first, 2, 100)
+                one.connector.resume()
                 if acks == "1":
                     await caught_up(live, first)
                 else:
@@ -595,6 +597,48 @@ def test_where_the_server_does_not_say_which_keys_all_is_reset(live: LiveMemory,
         server.ask("INCR", "n")
         await awaiting(lambda: node.connector.stats.resets["unknown_command"] == 8, 20, "a reset of each segment")
         assert read(live, CACHE).entries == {"n": '{"type":"string","value":"1"}'}
+        await node.stop()
+
+    run(live, work)
+
+
+def test_a_command_that_is_not_known_may_write_to_another_database(live: LiveMemory, tmp_path: Path) -> None:
+    """A server calls a renamed command by its new name in the stream."""
+    renamed = ("--rename-command", "MOVE", "xmove", "--rename-command", "COPY", "xcopy")
+
+    async def work() -> None:
+        with running("valkey", tmp_path / "server", *renamed) as server:
+            node = await started(live, server)
+            server.ask("SET", "goes", "1")
+            await caught_up(live, server)
+            server.ask("xmove", "goes", "1")
+            server.ask("SELECT", "1")
+            server.ask("SET", "comes", "1")
+            server.ask("xmove", "comes", "0")
+            server.ask("xcopy", "goes", "copied", "DB", "0")
+            topic = await caught_up(live, server)
+            assert set(topic.entries) == {"comes", "copied"}
+            assert not topic.resets["unknown_command"]
+            await node.stop()
+
+    run(live, work)
+
+
+@pytest.mark.usefixtures("strange")
+def test_a_command_of_very_many_keys_is_not_asked_for(
+    live: LiveMemory, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deelog_interceptors.redis.node._MOST_LOOKED_UP", 3)
+
+    async def work() -> None:
+        node = await started(live, server)
+        await awaiting(lambda: node.connector.stats.resets["initial"] == 8, 20, "the first rows")
+        server.ask("INCR", "n")
+        await caught_up(live, server)
+        assert not node.connector.stats.resets["unknown_command"]
+        server.ask("ZADD", "z", "1", "m")
+        await awaiting(lambda: node.connector.stats.resets["unknown_command"] == 8, 20, "a reset of each segment")
+        assert set(read(live, CACHE).entries) == {"n", "z"}
         await node.stop()
 
     run(live, work)

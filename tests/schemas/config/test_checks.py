@@ -72,6 +72,7 @@ BETWEEN: list[tuple[dict[str, Any], str, str]] = [
         ({**REDIS, field: "/f.pem"}, field, "is for TLS: let redis.url begin with rediss://")
         for field in (OWN, "redis.ssl.ca.location")
     ),
+    ({**REDIS, "redis.username": "deelog"}, "redis.password", "required, since redis.username is set"),
     ({**TLS, "redis.ssl.key.location": "/k.pem"}, OWN, "required, since redis.ssl.key.location is set"),
     ({"rest.readonly.token": "x" * 16}, "rest.token", "required, since rest.readonly.token is set"),
     ({"rest.port": 1, "rest.host.name": "0.0.0.0"}, "rest.host.name", "is not this machine's own"),
