@@ -53,6 +53,7 @@ STATE: Final = "connector/deelog_connector/core/state.py"
 TABLE: Final = "connector/deelog_connector/core/positions_table.py"
 PRIMARY: Final = "interceptors/deelog_interceptors/grid/replication/primary.py"
 BACKUP: Final = "interceptors/deelog_interceptors/grid/replication/backup.py"
+COMMANDS: Final = "interceptors/deelog_interceptors/redis/commands.py"
 CAPTURE: Final = "interceptors/deelog_interceptors/redis/capture.py"
 REDIS_NODE: Final = "interceptors/deelog_interceptors/redis/node.py"
 SEGMENT_TAPE: Final = "interceptors/deelog_interceptors/redis/segment_tape.py"
@@ -2371,6 +2372,22 @@ STREAMS: Final = (
         "the same, before the view says that its slot moves",
         (Edit(REDIS_NODE, "return min(acked, read) if self._cluster else acked", "return acked"),),
         detector="pytest tests/interceptors/redis/test_node.py -k before_the_view",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "moved-keys-read-for-ever",
+        "",
+        "a slot that moves while rows are read holds up the resets of all others that were listed with it",
+        (Edit(REDIS_NODE, "part.changed if capture.wants_rows(keys[key], resets[keys[key]])]", "part.changed]"),),
+        detector="pytest tests/interceptors/redis/test_cluster.py -k holds_up_no_other",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "unknown-command-is-of-its-own-database",
+        "",
+        "what a command that is not known writes to the captured database from another one is missed",
+        (Edit(COMMANDS, "[Touched(key, database=_number(given[1])) for", "[Touched(key) for"),),
+        detector="pytest tests/interceptors/redis/test_node.py -k may_write_to_another_database",
         because=NO_STREAM,
     ),
     Mutant(
