@@ -168,7 +168,7 @@ class Resets:
         asked, self._to_read = self._to_read, []
         effects: list[Effect] = []
         for segment, reset in asked:
-            if segment.reset is reset and not reset.asked:
+            if segment.reset is reset:
                 reset.asked = True
                 effects.append(ReadRows(segment.number, reset.reset_id))
         return effects
