@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from deelog_proof.audit.topics import end_offsets
 from deelog_proof.harness.child import until
-from deelog_proof.harness.cluster import Cluster, Monitor, Node, is_stopped
+from deelog_proof.harness.cluster import SETTLE_SECONDS, Cluster, Monitor, Node, is_stopped
 from deelog_proof.harness.environment import Environment
 
 PAUSE_SECONDS = 3.0
@@ -102,8 +102,16 @@ def kill_owners(environment: Environment[Cluster], draw: random.Random) -> Happe
     """`kill -9` of two nodes at once: the segments that they shared are lost, come back empty, and are reset."""
     nodes = draw.sample(environment.cluster.nodes, 2)
     names = " and ".join(node.node_id for node in nodes)
+    before = _lost_and_reset(environment.monitor)
     environment.show.say(f"kill -9 of nodes {names} at once, both owners of some segments")
-    return _kill(environment, "kill-owners", nodes)
+
+    def lost_are_reset() -> None:
+        # A node that came back first would take segments amid their resets, which then are due to another reason.
+        awaited = "a lost segment to be reset"
+        seconds = until(lambda: _lost_and_reset(environment.monitor) > before, SETTLE_SECONDS, awaited)
+        environment.show.say(f"lost segments are reset after {seconds:.1f} s more")
+
+    return _kill(environment, "kill-owners", nodes, lost_are_reset)
 
 
 def pause_kafka(environment: Environment[Cluster], draw: random.Random) -> Happened:
@@ -172,6 +180,10 @@ def overflows(monitor: Monitor) -> int:
     return monitor.total("overflow", "reset")
 
 
+def _lost_and_reset(monitor: Monitor) -> int:
+    return monitor.total("resets", "owners_lost")
+
+
 def now_ms() -> int:
     """Unix milliseconds."""
     return time.time_ns() // 1_000_000
@@ -183,7 +195,10 @@ def _victim(environment: Environment[Cluster], draw: random.Random) -> Node:
     return draw.choice([node for node in environment.cluster.nodes if primaries[node.node_id]])
 
 
-def _kill(environment: Environment[Cluster], fault: str, nodes: list[Node]) -> Happened:
+def _kill(
+    environment: Environment[Cluster], fault: str, nodes: list[Node], effect: Callable[[], None] | None = None
+) -> Happened:
+    """`effect` waits for what is to be seen on the others before the killed nodes come back."""
     for node in nodes:
         environment.monitor.poll(node)
     happened = Happened(fault, now_ms(), [node.node_id for node in nodes])
@@ -191,6 +206,8 @@ def _kill(environment: Environment[Cluster], fault: str, nodes: list[Node]) -> H
         node.kill()
     if len(environment.cluster.nodes) > len(nodes):
         _takeover(environment, happened, nodes)
+        if effect is not None:
+            effect()
     _restart(environment, nodes)
     return happened
 

@@ -106,19 +106,29 @@ def test_victims_are_drawn(parts: Parts) -> None:
     assert kill_one(parts.environment, random.Random(7)).nodes == victims[7]
 
 
-def test_both_owners_are_killed_at_once_and_waited_for_together(parts: Parts) -> None:
+def test_both_owners_are_killed_at_once_and_come_back_once_a_lost_segment_is_reset(parts: Parts) -> None:
+    parts.monitor.totals = [2, 2, 2, 3]
     happened = kill_owners(parts.environment, draw())
     one, other = happened.nodes
     assert parts.calls == [
+        "total resets.owners_lost",
         *(f"poll {one}", f"poll {other}", f"kill node {one}", f"kill node {other}", f"wait without {one}, {other}"),
+        *["total resets.owners_lost"] * 3,
         *(f"start node {one}", f"start node {other}", f"wait for node {one}", f"wait for node {other}"),
         "wait until whole",
     ]
     assert parts.show.said == [
         f"kill -9 of nodes {one} and {other} at once, both owners of some segments",
         "the others took over after 1.2 s",
+        "lost segments are reset after 0.5 s more",
         f"{one} and {other} back, everything has its backups again after 2.0 s",
     ]
+
+
+def test_lost_segments_that_are_not_reset_end_the_demo(parts: Parts) -> None:
+    parts.monitor.totals = [2]
+    with pytest.raises(TimeoutError, match="a lost segment to be reset"):
+        kill_owners(parts.environment, draw())
 
 
 def test_of_two_nodes_nobody_is_left_to_take_over(tmp_path: Path, parts: Parts) -> None:
