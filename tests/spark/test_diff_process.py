@@ -22,7 +22,6 @@ SEED = 3
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_killed_at_any_instant(own_kafka: Broker, prefix: str, tmp_path: Path, spark_jars: str) -> None:
     """No sink has repeated or missing rows, and totals count once. Then SIGTERM, then a foreign record."""
     database = Sqlite(tmp_path / "table.db")

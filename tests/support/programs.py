@@ -46,7 +46,7 @@ class Program:
                 continue
         return found
 
-    def ended(self, seconds: float = 500) -> int:
+    def ended(self, seconds: float = 1000) -> int:
         """The exit code. Fails unless all processes and files are gone."""
         code = self.process.wait(seconds)
         waiting(lambda: not self.left_processes(), 20, f"the end of {self.left_processes()}")

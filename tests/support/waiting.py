@@ -9,14 +9,18 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+PATIENCE = 3
+"""Deadlines of real time are for what hangs. A machine that runs six tests at once is only slow."""
 _POLL_SECONDS = 0.01
 
 
 def waiting(condition: Callable[[], T | None], seconds: float, what: str) -> T:
     """Poll `condition` until it is true; return what it gave.
 
-    Raises TimeoutError after `seconds`, naming `what` and the last answer. What `condition` raises ends the wait.
+    Raises TimeoutError after `PATIENCE` times `seconds`, naming `what` and the last answer. What `condition` raises
+    ends the wait.
     """
+    seconds *= PATIENCE
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
         _check(deadline - time.monotonic(), seconds, what, answer)
@@ -25,8 +29,10 @@ def waiting(condition: Callable[[], T | None], seconds: float, what: str) -> T:
 
 
 async def awaiting(condition: Callable[[], T | None], seconds: float, what: str) -> T:
-    """`waiting`, in an event loop and by its clock, which may be a virtual one."""
-    clock = asyncio.get_running_loop().time
+    """`waiting`, in an event loop and by its clock. A virtual one, which no machine slows down, needs no patience."""
+    loop = asyncio.get_running_loop()
+    clock = loop.time
+    seconds *= PATIENCE if isinstance(loop, asyncio.SelectorEventLoop) else 1
     deadline = clock() + seconds
     while not (answer := condition()):
         _check(deadline - clock(), seconds, what, answer)

@@ -27,8 +27,8 @@ from deelog_proof.harness.child import Child, deelog_command, until
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.operation import Entry
 
-START_SECONDS = 40.0
-SETTLE_SECONDS = 60.0
+START_SECONDS = 90.0
+SETTLE_SECONDS = 120.0
 _ANSWER_SECONDS = 2.0
 DUMP_SECONDS = 30.0
 _SLOTS = 16384

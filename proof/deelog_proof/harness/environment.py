@@ -26,7 +26,7 @@ from deelog_schemas.operation import Entry
 
 _NODES: Final = {"topic.creation.default.partitions": "4", "cache.failure.timeout.ms": "2000"}
 _DIFF_RESTARTS = 3
-_DIFF_START_SECONDS = 180.0
+_DIFF_START_SECONDS = 300.0
 _DIFF_LINE: Final = "deelog diff: "
 _TICK_SECONDS = 0.2
 

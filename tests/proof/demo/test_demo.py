@@ -21,7 +21,7 @@ from tests.support.programs import Program
 from tests.support.waiting import waiting
 
 # A slow machine is not a broken demo: the demo's own deadlines say what is stuck.
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 KEYS = {
     "operations", "acked", "lost_acked", "written", "duplicates", "pruned", "takeovers", "resets", "reset_rows",
     "fenced", "zombie_commits_refused", "transactions", "diff", "keys", "differing_keys", "equal", "seconds",
@@ -58,10 +58,9 @@ def start(tmp_path: Path) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1000)
 def test_redis_all_faults_and_every_promise(start: Any) -> None:
     demo = start("--cache", "redis", "--ops", "3000", "--faults", "all", "--seed", "11")
-    code = demo.ended(900)
+    code = demo.ended()
     output = demo.output.read_text()
     assert code == 0, output
     report = orjson.loads(demo.report.read_bytes())

@@ -18,7 +18,7 @@ from tests.system.chaos.faults import KINDS, group, plan
 
 # Restarts of all nodes, and of brokers, take a third of the minute each: the long runs have them.
 MINUTE = "kill,kill-owners,pause,kafka-pause,part,part-one-way,part-cut,part-kafka,part-kafka-cut,diff-kill"
-needs_parts = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+needs_parts = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -27,7 +27,6 @@ def can_follow() -> bool:
 
 
 @pytest.mark.tutorial
-@pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.skipif(not can_follow(), reason="needs redis-cli, and unshare with user namespaces")
 def test_the_tutorial_to_the_letter() -> None:
     command = [*NAMESPACES, sys.executable, "-m", "tests.system.ops.follow", "docs/tutorial.md"]
