@@ -57,6 +57,8 @@ COMMANDS: Final = "interceptors/deelog_interceptors/redis/commands.py"
 CAPTURE: Final = "interceptors/deelog_interceptors/redis/capture.py"
 REDIS_NODE: Final = "interceptors/deelog_interceptors/redis/node.py"
 SEGMENT_TAPE: Final = "interceptors/deelog_interceptors/redis/segment_tape.py"
+STREAM_VIEW: Final = "interceptors/deelog_interceptors/redis/view.py"
+SENTINELS: Final = "interceptors/deelog_interceptors/redis/sentinels.py"
 TAPE: Final = "interceptors/deelog_interceptors/redis/tape.py"
 CONTROLLER: Final = "interceptors/deelog_interceptors/grid/topology/controller.py"
 GRID_NODE: Final = "interceptors/deelog_interceptors/grid/node.py"
@@ -2372,6 +2374,22 @@ STREAMS: Final = (
         "the same, before the view says that its slot moves",
         (Edit(REDIS_NODE, "return min(acked, read) if self._cluster else acked", "return acked"),),
         detector="pytest tests/interceptors/redis/test_node.py -k before_the_view",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "primary-without-sentinels",
+        "",
+        "a primary that lives on when Sentinels have promoted another one is written by a connector that starts there",
+        (Edit(STREAM_VIEW, "if primary and named else", "if primary else"),),
+        detector="pytest tests/interceptors/redis/test_view.py -k sentinels_watch",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "half-of-the-sentinels",
+        "",
+        "two halves of the Sentinels, which do not hear one another, name two primaries",
+        (Edit(SENTINELS, "2 * most > count", "2 * most >= count"),),
+        detector="pytest tests/interceptors/redis/test_sentinels.py -k more_than_half",
         because=NO_STREAM,
     ),
     Mutant(

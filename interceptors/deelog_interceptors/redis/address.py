@@ -1,4 +1,7 @@
-"""Where a server is, and as whom it is asked: `redis.url`, `redis.username`, `redis.password`, `redis.ssl.*`."""
+"""Where a server is, and as whom it is asked: `redis.url`, `redis.username`, `redis.password`, `redis.ssl.*`.
+
+And the same of Sentinels: `redis.sentinels`, `redis.sentinel.*`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from urllib.parse import urlsplit
 
 from deelog_connector.tls import client_context
 from deelog_schemas.config import Config
+from deelog_schemas.config.shapes import split_address
 from deelog_schemas.errors import ConfigError, FieldError
 
 
@@ -39,8 +43,15 @@ class Address:
         except ValueError:
             remedy = "redis://<host>:<port>/<database>, or rediss://; who asks is redis.username and redis.password"
             raise ConfigError([FieldError("redis.url", f"{url!r} is no address of a server: {remedy}")]) from None
-        tls = client_context(config, "redis.ssl") if parts.scheme == "rediss" else None
-        return cls(host, port, database, config["redis.username"], config.secret("redis.password"), tls)
+        username, password = config["redis.username"], config.secret("redis.password")
+        return cls(host, port, database, username, password, _tls(config))
+
+    @classmethod
+    def of_sentinels(cls, config: Config) -> list[Address]:
+        """Those that watch the server. Raises `ConfigError`."""
+        username, password = config["redis.sentinel.username"], config.secret("redis.sentinel.password")
+        places, tls = map(split_address, config["redis.sentinels"]), _tls(config)
+        return [cls(host, port, 0, username, password, tls) for host, port in places]
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Raises `OSError`; `ssl.SSLError` is one."""
@@ -48,3 +59,7 @@ class Address:
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
+
+
+def _tls(config: Config) -> ssl.SSLContext | None:
+    return client_context(config, "redis.ssl") if urlsplit(config["redis.url"]).scheme == "rediss" else None

@@ -8,6 +8,7 @@ from typing import Protocol
 from deelog_connector.metrics.families import COUNTER, GAUGE, MetricFamily, placed
 from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.capture import Capture
+from deelog_interceptors.redis.sentinels import Sentinels
 from deelog_interceptors.redis.values import Values
 
 
@@ -17,6 +18,7 @@ class Beside(Protocol):
     address: Address
     capture: Capture
     values: Values
+    sentinels: Sentinels | None
 
     @property
     def is_attached(self) -> bool:
@@ -35,6 +37,9 @@ class RedisMetrics:
         node, outranked = self._node, len(self._node.capture.outranked)
         if not node.is_attached:
             return [f"{node.address} gives no stream"]
+        if node.sentinels is not None and node.capture.view.is_primary and not node.capture.view.writes:
+            why = node.sentinels.problem or f"the Sentinels name {node.sentinels.named}"
+            return [f"{node.address} says that it is primary: {why}"]
         if outranked:
             return [f"{node.address} is primary of {outranked} segments that another connector has claimed"]
         return []
@@ -55,6 +60,9 @@ class RedisMetrics:
             ("passed_over_total", COUNTER, "Changes of keys that cannot be captured.", tape.passed_over),
             ("unavailable_total", COUNTER, "Values that were too large to be told.", node.values.unavailable),
         )
+        if node.sentinels is not None:
+            agreeing = node.sentinels.agreeing
+            rows += (("agreeing_sentinels", GAUGE, "Sentinels that say what a majority says.", agreeing),)
         found = [
             MetricFamily(f"deelog_stream_{name}", help_, kind, (), [((), value)]) for name, kind, help_, value in rows
         ]

@@ -24,6 +24,7 @@ from deelog_interceptors.redis.lineage import Lineage, told
 from deelog_interceptors.redis.link import Link, LinkError, LinkLost, Place, attach, fields
 from deelog_interceptors.redis.metrics import RedisMetrics
 from deelog_interceptors.redis.segment_tape import Image
+from deelog_interceptors.redis.sentinels import Sentinels
 from deelog_interceptors.redis.stream import Arguments, Omitted, StreamError
 from deelog_interceptors.redis.tape import Tape, unknown_of
 from deelog_interceptors.redis.values import Values
@@ -38,6 +39,8 @@ _ROLE_SECONDS: Final = 0.1
 """How often the server is asked whether it is primary, and what its replicas have."""
 _WAITING_SECONDS: Final = 0.01
 """The same while changes wait for that."""
+_SENTINEL_SECONDS: Final = 0.5
+"""How often the Sentinels are asked."""
 _HURRY_SECONDS: Final = 0.005
 """Of what a replica reads in this time its primary hears together."""
 _ACK_SECONDS: Final = 0.5
@@ -73,6 +76,7 @@ class RedisNode:
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.serves = False
         """Whether it has read of the server."""
+        self.sentinels = Sentinels.of(config)
         self._client = Client(self.address)
         self._looking_up = Client(self.address)
         self._looked_up: set[bytes | Omitted] = set()
@@ -105,9 +109,11 @@ class RedisNode:
         self._served = MetricsShare(self.connector.config, self.lifecycle.connectors, self.sources)
         await self.connector.start()
         self.connector.failure.add_done_callback(self._connector_failed)
+        if self.sentinels is not None:
+            await self.sentinels.look()
         await self._attach_when_possible()
         self.serves = True
-        for work in (self._follow(), self._ask(), self._watch()):
+        for work in (self._follow(), self._ask(), self._watch(), self._consult()):
             task = asyncio.ensure_future(work)
             task.add_done_callback(self._ended)
             self._tasks.append(task)
@@ -136,6 +142,8 @@ class RedisNode:
             await self._link.close()
         await self._client.close()
         await self._looking_up.close()
+        if self.sentinels is not None:
+            await self.sentinels.close()
         await self.connector.stop(release)
         if self._served is not None:
             self._served.close()
@@ -186,14 +194,14 @@ class RedisNode:
         tape = self.capture.tape
         wanted: Place | None = Place(tape.lineage, tape.offset, tape.database)
         if tape.offset > lineage.shared(tape.lineage):
-            view = (await reading.told_by(client, self._segments, self._cluster)).view
+            view = (await self._told_by(client)).view
             known = self.capture.resumes_at(lineage, view, oldest)
             wanted = None if known is None else Place(lineage, *known)
         address = self.address
         link = await attach(address.connect, wanted, self._max_bytes, address.username, address.password)
         goes_on = link.continues and wanted is not None and wanted.lineage is tape.lineage
         try:
-            view = (await reading.told_by(client, self._segments, self._cluster)).view
+            view = (await self._told_by(client)).view
         except BaseException:
             await link.close()
             raise
@@ -307,7 +315,7 @@ class RedisNode:
                 try:
                     if not client.is_connected:
                         await client.connect()
-                    view, role, ends = await reading.told_by(client, self._segments, self._cluster)
+                    view, role, ends = await self._told_by(client)
                 except LinkLost:
                     await client.close()
                     continue
@@ -326,6 +334,15 @@ class RedisNode:
                     self._link.acknowledge(0 if view.is_primary and not ends else self.capture.tape.offset)
         finally:
             await client.close()
+
+    async def _told_by(self, client: Client) -> reading.Told:
+        return await reading.told_by(client, self._segments, self._cluster, self.sentinels)
+
+    async def _consult(self) -> None:
+        """Asks the Sentinels, if there are any, who is primary."""
+        while self.sentinels is not None:
+            await asyncio.sleep(_SENTINEL_SECONDS)
+            await self.sentinels.look()
 
     async def _pause(self) -> None:
         """Until the server is to be asked again: soon where changes wait for it, or will."""

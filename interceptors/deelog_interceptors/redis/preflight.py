@@ -17,6 +17,7 @@ from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.client import Client, Reply
 from deelog_interceptors.redis.lineage import told
 from deelog_interceptors.redis.link import LinkError, Place, attach, fields, refusal
+from deelog_interceptors.redis.sentinels import Sentinels
 from deelog_interceptors.redis.values import READS
 from deelog_schemas.config import Config
 
@@ -62,7 +63,7 @@ def lines(config: Config) -> list[str]:
 
 
 async def _looked_at(config: Config) -> list[str]:
-    address = Address.of(config)
+    address, sentinels = Address.of(config), Sentinels.of(config)
     client, user = Client(address), address.username or "default"
     try:
         await client.connect()
@@ -81,6 +82,14 @@ async def _looked_at(config: Config) -> list[str]:
     primary = reading.is_primary(role)
     replicas = [one for one in reading.replicas_of(role) if one[1]] if primary else []
     advised = list(advice(replication, replicas))
+    if sentinels is not None:
+        try:
+            await sentinels.look()
+        finally:
+            await sentinels.close()
+        if sentinels.problem:
+            raise LinkError(sentinels.problem)
+        advised.insert(0, f"  {sentinels.agreeing} Sentinels name {sentinels.named} as primary of {sentinels.master}")
     place = Place(told(replication), int(replication["master_repl_offset"]), 0)
     link = await attach(address.connect, place, config["max.entry.bytes"], address.username, address.password)
     await link.close()

@@ -18,9 +18,10 @@ from deelog_interceptors.redis.client import Client, Reply
 from deelog_interceptors.redis.lineage import told
 from deelog_interceptors.redis.link import LinkError, LinkLost, fields, refusal
 from deelog_interceptors.redis.segment_tape import Image
+from deelog_interceptors.redis.sentinels import Sentinels
 from deelog_interceptors.redis.stream import Omitted
 from deelog_interceptors.redis.values import READS, Values
-from deelog_interceptors.redis.view import View, alone, of_cluster
+from deelog_interceptors.redis.view import View, alone, of_cluster, of_sentinels
 from deelog_schemas.keys import SLOTS, segment_of, slot_of
 
 SCAN_COUNT: Final = b"1000"
@@ -224,7 +225,7 @@ def must_fit(address: Address, cluster: bool, segments: int) -> None:
         )
 
 
-async def told_by(client: Client, segments: int, cluster: bool) -> Told:
+async def told_by(client: Client, segments: int, cluster: bool, sentinels: Sentinels | None = None) -> Told:
     """What the server tells of itself at this moment. Raises `LinkLost`, `LinkError`."""
     commands: list[Sequence[bytes]] = [(b"ROLE",), (b"INFO", b"server")]
     if cluster:
@@ -235,7 +236,13 @@ async def told_by(client: Client, segments: int, cluster: bool) -> Told:
             raise refusal(f"{b' '.join(command).decode()} was refused", answer)
     role, info, *nodes = answers
     try:
-        view = of_cluster(nodes[0]) if cluster else alone(is_primary(role), segments)
+        if cluster:
+            view = of_cluster(nodes[0])
+        elif sentinels is None:
+            view = alone(is_primary(role), segments)
+        else:
+            named = sentinels.named
+            view = of_sentinels(is_primary(role), named.run_id == fields(info)["run_id"], named.epoch, segments)
     except (ValueError, IndexError) as error:
         raise LinkError(f"CLUSTER NODES was answered with {nodes[0][:200]!r}: {error}") from error
     return Told(view, role, b"shutdown_in_milliseconds" in info)

@@ -1,4 +1,5 @@
-"""Which segments are a server's, by what it says itself: its role, or in a cluster its view of the slots.
+"""Which segments are a server's, by what it says itself: its role, or in a cluster its view of the slots. Where
+Sentinels watch it they must name it too.
 
 In a cluster segments are slots. A slot that is on its way to another node is nobody's to write: its keys are at both.
 """
@@ -23,13 +24,23 @@ class View:
     moving: frozenset[int] = frozenset()
     """What it is about to give away."""
     rank: int = 0
-    """How late the ownership is: a cluster's config epoch, which grows with each slot that comes and each failover."""
+    """How late the ownership is: the config epoch of a cluster or of Sentinels, which grows with each failover, and in
+    a cluster with each slot that comes."""
 
 
 def alone(primary: bool, segments: int) -> View:
     """The view of a server that is not in a cluster."""
     everything, none = frozenset(range(segments)), frozenset[int]()
     return View(primary, everything, none) if primary else View(primary, none, everything)
+
+
+def of_sentinels(primary: bool, named: bool, rank: int, segments: int) -> View:
+    """The view of a server that is watched by Sentinels; `named`: as the primary, of that rank.
+
+    One that they do not name may have been cut off, or be about to be named: what it has is kept, and not written.
+    """
+    everything, none = frozenset(range(segments)), frozenset[int]()
+    return View(True, everything, none, rank=rank) if primary and named else View(primary, none, everything, rank=rank)
 
 
 def of_cluster(nodes: bytes) -> View:

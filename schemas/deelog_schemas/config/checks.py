@@ -12,6 +12,7 @@ from deelog_schemas.config.secrets import references
 from deelog_schemas.config.shapes import CLIENT_MESSAGE_MAX_BYTES, MESSAGE_MAX, RECORD_MARGIN_BYTES, split_address
 from deelog_schemas.errors import ConfigError, FieldError
 from deelog_schemas.kafka.names import Topics
+from deelog_schemas.keys import SLOTS
 from deelog_schemas.operation import OVERHEAD
 
 _ALL_INTERFACES = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
@@ -146,6 +147,18 @@ def _redis(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Field
             yield FieldError(name, problem, _shown(name, known, given))
     if "redis.username" in given and "redis.password" not in given:
         yield FieldError("redis.password", "is required, since redis.username is set")
+    of_sentinels = ("redis.sentinel.master", "redis.sentinel.username", "redis.sentinel.password")
+    if known.get("redis.sentinels"):
+        if known.get("segment.count") == SLOTS:
+            problem = f"a cluster, which is what segment.count={SLOTS} is for, elects by itself: remove it"
+            yield FieldError("redis.sentinels", problem, _shown("redis.sentinels", known, given))
+        for name, needs in (("redis.sentinels", of_sentinels[0]), (of_sentinels[1], of_sentinels[2])):
+            if name in given and needs not in given:
+                yield FieldError(needs, f"is required, since {name} is set")
+    else:
+        for name in of_sentinels:
+            if name in given:
+                yield FieldError(name, "is for Sentinels: name them in redis.sentinels", _shown(name, known, given))
     certificate, key, authority = _files_of_tls("redis.ssl")
     if key in given and certificate not in given:
         yield FieldError(certificate, f"is required, since {key} is set")

@@ -34,10 +34,13 @@ class Server:
     def __init__(self, name: str, folder: Path, *options: str, password: str | None = None) -> None:
         (self.port,) = free_ports(1)
         folder.mkdir(parents=True, exist_ok=True)
-        command = [program(name), "--port", str(self.port), "--bind", HOST, "--dir", str(folder), "--save", ""]
-        command += ["--enable-debug-command", "local", "--repl-diskless-sync-delay", "0", *options]
-        self._command, self._log, self._password = command, folder / "log", password
+        self._command = [program(name), *self._arguments(folder), *options]
+        self._log, self._password = folder / "log", password
         self._start()
+
+    def _arguments(self, folder: Path) -> list[str]:
+        common = ["--port", str(self.port), "--bind", HOST, "--dir", str(folder)]
+        return [*common, "--save", "", "--enable-debug-command", "local", "--repl-diskless-sync-delay", "0"]
 
     def _start(self) -> None:
         with self._log.open("ab") as log:
@@ -69,6 +72,21 @@ class Server:
         self.client.close()
         self.process.kill()
         self.process.wait(10)
+
+
+class Sentinel(Server):
+    """One of those that watch a primary as `mymaster`, and find a failover due after a second."""
+
+    def __init__(self, name: str, folder: Path, primary: int, quorum: int = 2, password: str | None = None) -> None:
+        watches = [f"monitor mymaster {HOST} {primary} {quorum}", "down-after-milliseconds mymaster 1000"]
+        self._lines = [f"sentinel {line}" for line in (*watches, "failover-timeout mymaster 10000")]
+        self._lines += [f"requirepass {password}"] if password else []
+        super().__init__(name, folder, password=password)
+
+    def _arguments(self, folder: Path) -> list[str]:
+        path = folder / "sentinel.conf"
+        path.write_text("\n".join([f"port {self.port}", f"bind {HOST}", f"dir {folder}", *self._lines]) + "\n")
+        return [str(path), "--sentinel"]
 
 
 @contextmanager

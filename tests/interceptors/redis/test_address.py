@@ -30,6 +30,17 @@ def test_what_an_address_says(url: str, host: str, port: int, database: int) -> 
     assert Address.of(config(redis_url=url)) == Address(host, port, database)
 
 
+def test_the_addresses_of_sentinels() -> None:
+    assert Address.of_sentinels(config()) == []
+    named = {"redis_sentinels": "10.0.0.1:26379,[::1]:7", "redis_sentinel_master": "m"}
+    plain = [Address("10.0.0.1", 26379), Address("::1", 7)]
+    assert Address.of_sentinels(config(**named, redis_url="redis://h/3")) == plain
+    asks = {"redis_sentinel_username": "deelog", "redis_sentinel_password": "word"}
+    found = Address.of_sentinels(config(**named, **asks, redis_url="rediss://h"))
+    assert {(each.username, each.password) for each in found} == {("deelog", "word")}
+    assert all(each.tls is not None and each.tls.check_hostname for each in found)
+
+
 def test_with_tls_certificates_and_host_names_are_verified() -> None:
     found = Address.of(config(redis_url="rediss://cache.example:7001/3"))
     assert (found.host, found.port, found.database) == ("cache.example", 7001, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deelog_interceptors.redis.view import View, alone, of_cluster
+from deelog_interceptors.redis.view import View, alone, of_cluster, of_sentinels
 
 A, B, C = (name * 40 for name in "abc")
 PRIMARY = f"""\
@@ -18,6 +18,15 @@ def test_a_server_that_is_alone() -> None:
     everything = frozenset(range(3))
     assert alone(True, 3) == View(True, everything, frozenset())
     assert alone(False, 3) == View(False, frozenset(), everything)
+
+
+def test_a_server_that_sentinels_watch() -> None:
+    """A primary that they do not name keeps what comes: they may be about to."""
+    everything, none = frozenset(range(3)), frozenset[int]()
+    assert of_sentinels(True, True, 4, 3) == View(True, everything, none, rank=4)
+    assert of_sentinels(True, False, 4, 3) == View(True, none, everything, rank=4)
+    assert of_sentinels(False, False, 4, 3) == View(False, none, everything, rank=4)
+    assert of_sentinels(False, True, 4, 3) == View(False, none, everything, rank=4), "they have not heard yet"
 
 
 def test_a_primary_of_a_cluster() -> None:

@@ -22,6 +22,7 @@ HALF = {"before.image": "full", "max.entry.bytes": 490_000}
 
 REDIS = {"connector.class": "deelog.RedisConnector", "cache.value.format": "json"}
 
+WATCHED = {**REDIS, "redis.sentinels": "s:1,t:2", "redis.sentinel.master": "mymaster"}
 TLS = {**REDIS, "redis.url": "rediss://h"}
 OWN = "redis.ssl.certificate.location"
 
@@ -73,6 +74,13 @@ BETWEEN: list[tuple[dict[str, Any], str, str]] = [
         for field in (OWN, "redis.ssl.ca.location")
     ),
     ({**REDIS, "redis.username": "deelog"}, "redis.password", "required, since redis.username is set"),
+    ({**REDIS, "redis.sentinels": "s:1"}, "redis.sentinel.master", "required, since redis.sentinels is set"),
+    ({**WATCHED, "redis.sentinel.username": "u"}, "redis.sentinel.password", "since redis.sentinel.username is set"),
+    ({**WATCHED, "segment.count": 16384}, "redis.sentinels", "elects by itself: remove it"),
+    *(
+        ({**REDIS, f"redis.sentinel.{field}": "x"}, f"redis.sentinel.{field}", "name them in redis.sentinels")
+        for field in ("master", "username", "password")
+    ),
     ({**TLS, "redis.ssl.key.location": "/k.pem"}, OWN, "required, since redis.ssl.key.location is set"),
     ({"rest.readonly.token": "x" * 16}, "rest.token", "required, since rest.readonly.token is set"),
     ({"rest.port": 1, "rest.host.name": "0.0.0.0"}, "rest.host.name", "is not this machine's own"),
@@ -128,6 +136,7 @@ def test_fields_that_do_not_go_together(changes: dict[str, Any], field: str, wor
         {"rest.ssl.key.location": "/k", CERTIFICATE: "/c"},
         {**TLS, "redis.ssl.key.location": "/k", OWN: "/c", "redis.ssl.ca.location": "/ca"},
         {"redis.ssl.ca.location": "/of another connector's"},
+        {**WATCHED, "redis.sentinel.username": "u", "redis.sentinel.password": "p"},
         {LETTERS: "letters", "notification.sink.topic.name": "notes"},
     ],
     ids=str,
