@@ -33,10 +33,10 @@ from deelog_interceptors.grid.topology.view import View, decode_view
 from deelog_proof.memory.log import Log
 from deelog_proof.simulation.base_offsets import base_offset_problems
 from deelog_proof.simulation.causes import Causes
-from deelog_proof.simulation.context import CHANGES, TOPOLOGY, Context, Write
+from deelog_proof.simulation.context import CHANGES, POSITIONS, TOPOLOGY, Context, Write
 from deelog_proof.simulation.filtering import BY_VALUE, captured, content_of
 from deelog_proof.simulation.process import Process
-from deelog_proof.simulation.seen import Seen, active_of, positions_of
+from deelog_proof.simulation.seen import Seen, active_of, epochs_told, positions_of
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import SegmentReader
@@ -185,10 +185,12 @@ class Checker:
         """The topology topic is another one."""
         self._topology_read, self._topology_anew = 0, True
 
-    def begins_anew(self, partition: int) -> None:
-        """Neither the change topic nor the positions topic tells of the epochs that were."""
+    def epochs_lost(self, partition: int) -> None:
+        """Nobody is held to an epoch that neither the change topic nor the positions topic tells of any more."""
+        told = epochs_told(*(self.world.kafka.logs[topic, partition] for topic in (CHANGES, POSITIONS)))
         for number in (n for n in self.seen if self.world.partition_of(n) == partition):
-            self.seen[number].active = (0, 0)
+            if told[number] < self.seen[number].active[0]:
+                self.seen[number].active = (0, 0)
 
     def view_applied(self, node: Process, view: View) -> None:
         """A node applied a view."""
@@ -367,6 +369,7 @@ class Checker:
         self._again = True  # earlier damage and the resets after it are checked already
         self.stable(log)
         self._again = False
+        self.epochs_lost(partition)
         for number, seen in self.seen.items():
             seen.damaged = seen.damaged or self.world.partition_of(number) == partition
 

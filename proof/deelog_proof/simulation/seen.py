@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
+from deelog_proof.memory.log import Log
 from deelog_proof.simulation.stock_consumer import StockConsumer
 from deelog_schemas.fold import SegmentReader
 from deelog_schemas.header import Kind, Position
 from deelog_schemas.operation import Entry
-from deelog_schemas.records import Record
+from deelog_schemas.records import ON_CHANGES, ON_POSITIONS, Record, decode
 
 
 @dataclass(slots=True)
@@ -59,3 +61,13 @@ def positions_of(record: Record) -> set[Position]:
 def active_of(record: Record) -> tuple[int, int]:
     """The epoch and the node number of an ACTIVE."""
     return record.control["epoch"], record.header.node
+
+
+def epochs_told(changes: Log, positions: Log) -> Counter[int]:
+    """By segment the highest epoch of which one of both topics tells, in one partition."""
+    told = Counter[int]()
+    for log, kinds in ((changes, ON_CHANGES), (positions, ON_POSITIONS)):
+        for raw in log.read(log.first, log.end)[0]:
+            header = decode(*raw, kinds).header
+            told[header.segment] = max(told[header.segment], header.epoch)
+    return told

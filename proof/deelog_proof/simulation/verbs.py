@@ -325,26 +325,19 @@ def recreate(cluster: Cluster) -> None:
     cluster.kafka.recreate(CHANGES)
     for partition in range(cluster.partitions):
         cluster.checker.lose(partition, None)
-    _made_again(cluster)
 
 
 @_verb()
 def recreate_positions(cluster: Cluster) -> None:
     cluster.kafka.recreate(POSITIONS)
-    _made_again(cluster)
+    for partition in range(cluster.partitions):
+        cluster.checker.epochs_lost(partition)
 
 
 @_verb()
 def recreate_topology(cluster: Cluster) -> None:
     cluster.kafka.recreate(TOPOLOGY)
     cluster.checker.topology_lost()
-
-
-def _made_again(cluster: Cluster) -> None:
-    """One of both topics that tell of epochs: nobody can be held to those that neither of them knows any more."""
-    for partition in range(cluster.partitions):
-        if not any(cluster.kafka.logs[topic, partition].end for topic in (CHANGES, POSITIONS)):
-            cluster.checker.begins_anew(partition)
 
 
 @_verb()
