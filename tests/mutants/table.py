@@ -1878,6 +1878,14 @@ SHELL: Final = (
         because=ONE_CASE,
     ),
     Mutant(
+        "superseded-by-records-alone",
+        "",
+        "an owner writes below a higher epoch of which a position alone tells",
+        (Edit(TAKEOVERS, "max(scan.highest_epoch, 0 if position is None else position.epoch)", "scan.highest_epoch"),),
+        detector="pytest tests/connector/core/test_two_faults.py -k position_alone",
+        because=ONE_CASE,
+    ),
+    Mutant(
         "clear-coalesced",
         "",
         "a clear gives way to an operation on the empty key",
@@ -2382,6 +2390,14 @@ STREAMS: Final = (
         "a primary that lives on when Sentinels have promoted another one is written by a connector that starts there",
         (Edit(STREAM_VIEW, "if primary and named else", "if primary else"),),
         detector="pytest tests/interceptors/redis/test_view.py -k sentinels_watch",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "named-long-ago",
+        "",
+        "a connector that has no majority of Sentinels begins to write on what they said once",
+        (Edit(SENTINELS, "and (writes or self.agreeing > 0)", "and (writes or self.agreeing >= 0)"),),
+        detector="pytest tests/interceptors/redis/test_sentinels.py -k only_what_is_written",
         because=NO_STREAM,
     ),
     Mutant(
