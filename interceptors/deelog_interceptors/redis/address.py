@@ -55,7 +55,10 @@ class Address:
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Raises `OSError`; `ssl.SSLError` is one."""
-        return await asyncio.open_connection(self.host, self.port, ssl=self.tls)
+        try:
+            return await asyncio.open_connection(self.host, self.port, ssl=self.tls)
+        except UnicodeError as error:
+            raise OSError(f"{self.host!r} is no name of a host: {error}") from error
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"

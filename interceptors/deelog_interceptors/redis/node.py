@@ -187,21 +187,23 @@ class RedisNode:
             await client.close()
 
     async def _attach_by(self, client: Client) -> None:
-        info = fields(await client.ask_one(b"INFO", b"replication"))
+        replication = await client.ask_one(b"INFO", b"replication")
+        reading.must_replicate(self.address, replication)
+        info = fields(replication)
         lineage, oldest = told(info), int(info["repl_backlog_first_byte_offset"]) - 1
         self._cluster = await reading.is_cluster(client)
         reading.must_fit(self.address, self._cluster, self._segments)
         tape = self.capture.tape
         wanted: Place | None = Place(tape.lineage, tape.offset, tape.database)
         if tape.offset > lineage.shared(tape.lineage):
-            view = (await self._told_by(client)).view
+            view = (await self._told_by(client, goes_on=False)).view
             known = self.capture.resumes_at(lineage, view, oldest)
             wanted = None if known is None else Place(lineage, *known)
         address = self.address
         link = await attach(address.connect, wanted, self._max_bytes, address.username, address.password)
         goes_on = link.continues and wanted is not None and wanted.lineage is tape.lineage
         try:
-            view = (await self._told_by(client)).view
+            view = (await self._told_by(client, goes_on)).view
         except BaseException:
             await link.close()
             raise
@@ -335,8 +337,10 @@ class RedisNode:
         finally:
             await client.close()
 
-    async def _told_by(self, client: Client) -> reading.Told:
-        return await reading.told_by(client, self._segments, self._cluster, self.sentinels)
+    async def _told_by(self, client: Client, goes_on: bool = True) -> reading.Told:
+        """`goes_on`: with the tape that there is."""
+        writes = goes_on and self._view is not None and bool(self._view.writes)
+        return await reading.told_by(client, self._segments, self._cluster, self.sentinels, writes)
 
     async def _consult(self) -> None:
         """Asks the Sentinels, if there are any, who is primary."""
@@ -369,15 +373,15 @@ class RedisNode:
         That one may have been late. Or it is beside a server that has become their primary after this one, which lives
         on: its positions say so, once it has written some, and be it those of idle segments.
         """
-        now, outranked = self.clock.monotonic(), self.capture.outranked
-        if not outranked:
+        now, outranked, sentinels = self.clock.monotonic(), self.capture.outranked, self.sentinels
+        if not outranked or (sentinels is not None and not sentinels.agreeing):
             return frozenset()
         if self._claims_at is None:
             heartbeat = self.connector.config["heartbeat.interval.ms"] / 1000
             self._claims_at = now + min(heartbeat, _FIRST_POSITION_SECONDS) + 1
         if now < self._claims_at:
             return frozenset()
-        if self.capture.is_superseded():
+        if sentinels is None and self.capture.is_superseded():
             self._claims_at = now + _LONGEST_PAUSE
             log.warning("%s says that it is primary, but another one was promoted after it", self.address)
             return frozenset()

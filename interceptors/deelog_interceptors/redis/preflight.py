@@ -68,6 +68,8 @@ async def _looked_at(config: Config) -> list[str]:
     try:
         await client.connect()
         answers = await client.ask([command for _, command in _ASKED])
+        if isinstance(answers[2], bytes):
+            reading.must_replicate(address, answers[2])
         must_have(user, _ASKED, answers)
         role, server, replication, cluster = answers[0], *map(fields, answers[1:4])
         kind, version = version_of(server)

@@ -210,6 +210,12 @@ class Told(NamedTuple):
     """Whether it is shutting down."""
 
 
+def must_replicate(address: Address, replication: bytes) -> None:
+    """Raises `LinkError` where INFO tells of no stream."""
+    if "master_replid" not in fields(replication):
+        raise LinkError(f"{address} has no changes to replicate: if it is a Sentinel, name it in redis.sentinels")
+
+
 async def is_cluster(client: Client) -> bool:
     """Whether the server is a node of a cluster. Raises `LinkLost`, `LinkError`."""
     return fields(await client.ask_one(b"INFO", b"cluster")).get("cluster_enabled") == "1"
@@ -225,8 +231,13 @@ def must_fit(address: Address, cluster: bool, segments: int) -> None:
         )
 
 
-async def told_by(client: Client, segments: int, cluster: bool, sentinels: Sentinels | None = None) -> Told:
-    """What the server tells of itself at this moment. Raises `LinkLost`, `LinkError`."""
+async def told_by(
+    client: Client, segments: int, cluster: bool, sentinels: Sentinels | None = None, writes: bool = False
+) -> Told:
+    """What the server tells of itself at this moment. Raises `LinkLost`, `LinkError`.
+
+    `writes`: whether its changes are written now, which without a majority of Sentinels goes on.
+    """
     commands: list[Sequence[bytes]] = [(b"ROLE",), (b"INFO", b"server")]
     if cluster:
         commands.append((b"CLUSTER", b"NODES"))
@@ -241,8 +252,7 @@ async def told_by(client: Client, segments: int, cluster: bool, sentinels: Senti
         elif sentinels is None:
             view = alone(is_primary(role), segments)
         else:
-            named = sentinels.named
-            view = of_sentinels(is_primary(role), named.run_id == fields(info)["run_id"], named.epoch, segments)
+            view = of_sentinels(is_primary(role), sentinels.names(fields(info)["run_id"], writes), segments)
     except (ValueError, IndexError) as error:
         raise LinkError(f"CLUSTER NODES was answered with {nodes[0][:200]!r}: {error}") from error
     return Told(view, role, b"shutdown_in_milliseconds" in info)

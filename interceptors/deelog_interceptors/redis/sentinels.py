@@ -1,7 +1,7 @@
 """Which server is primary by what the Sentinels say: `redis.sentinels`, `redis.sentinel.*`.
 
 A server that was cut off says that it is primary until somebody tells it otherwise. What more than half of all
-Sentinels say counts, be it that the others do not answer; where no answer has so many, the last that had.
+Sentinels say counts, be it that the others do not answer. Where no answer has so many, nobody begins to write.
 """
 
 from __future__ import annotations
@@ -30,15 +30,13 @@ class Named(NamedTuple):
     """A primary, as Sentinels name it."""
 
     run_id: str
-    epoch: int
-    """That of the failover that made it primary: the later, the higher."""
     at: str
 
     def __str__(self) -> str:
         return self.at
 
 
-NOBODY: Final = Named("", 0, "nobody")
+NOBODY: Final = Named("", "nobody")
 
 
 class Sentinels:
@@ -50,7 +48,7 @@ class Sentinels:
         self.named = NOBODY
         """What a majority said last."""
         self.agreeing = 0
-        """How many say so now."""
+        """How many say so now: a majority, or 0."""
         self.problem = ""
         """Why no majority says anything now."""
         self._in_vain = 0
@@ -66,15 +64,13 @@ class Sentinels:
         """Asks them. Takes a second at most, and says in the log where all is not well."""
         answers = dict(zip(self._clients, await asyncio.gather(*map(self._asked, self._clients)), strict=True))
         named = [answer for answer in answers.values() if isinstance(answer, Named)]
-        found = majority(named, len(self._clients))
+        found, agreeing = majority(named, len(self._clients))
         problem = ""
         if found is None:
             said = "; ".join(f"{sentinel}: {answer}" for sentinel, answer in answers.items())
             problem = f"no majority of {len(answers)} Sentinels names a primary of {self.master} ({said})"
-        elif found != self.named:
-            log.info(
-                "%d of %d Sentinels name %s as primary of %s", named.count(found), len(answers), found, self.master
-            )
+        elif found.run_id != self.named.run_id:
+            log.info("%d of %d Sentinels name %s as primary of %s", agreeing, len(answers), found, self.master)
         if problem:
             self._in_vain += 1
             if self._in_vain == _PATIENCE:
@@ -83,8 +79,11 @@ class Sentinels:
             if self._in_vain >= _PATIENCE:
                 log.warning("a majority of Sentinels names %s", found)
             self._in_vain = 0
-        self.problem, self.agreeing = problem, 0 if found is None else named.count(found)
-        self.named = found or self.named
+        self.problem, self.agreeing, self.named = problem, agreeing, found or self.named
+
+    def names(self, run_id: str, writes: bool) -> bool:
+        """Whether a majority names that server now; or named it last, where its changes are written already."""
+        return self.named.run_id == run_id and (writes or self.agreeing > 0)
 
     async def _asked(self, sentinel: str) -> Named | str:
         """What it says, or why it says nothing."""
@@ -112,13 +111,13 @@ def named_in(reply: Reply) -> Named | str:
     try:
         fields = dict(zip(reply[::2], reply[1::2], strict=True))
         run_id, host, port = (fields[name].decode() for name in (b"runid", b"ip", b"port"))
-        epoch = int(fields[b"config-epoch"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         return f"this is no Sentinel: {error!r}"
-    return Named(run_id, epoch, f"{host}:{port}") if run_id else f"it has not reached {host}:{port} yet"
+    return Named(run_id, f"{host}:{port}") if run_id else f"it has not reached {host}:{port} yet"
 
 
-def majority(named: Sequence[Named], count: int) -> Named | None:
-    """What more than half of `count` say, if so many say one thing."""
-    found, most = next(iter(Counter(named).most_common(1)), (None, 0))
-    return found if 2 * most > count else None
+def majority(named: Sequence[Named], count: int) -> tuple[Named | None, int]:
+    """Whom more than half of `count` name, and how many do; some may have its name and others its address."""
+    by_id = {each.run_id: each for each in named}
+    found, most = next(iter(Counter(each.run_id for each in named).most_common(1)), ("", 0))
+    return (by_id[found], most) if 2 * most > count else (None, 0)

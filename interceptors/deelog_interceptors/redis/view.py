@@ -24,8 +24,7 @@ class View:
     moving: frozenset[int] = frozenset()
     """What it is about to give away."""
     rank: int = 0
-    """How late the ownership is: the config epoch of a cluster or of Sentinels, which grows with each failover, and in
-    a cluster with each slot that comes."""
+    """How late the ownership is: a cluster's config epoch, which grows with each slot that comes and each failover."""
 
 
 def alone(primary: bool, segments: int) -> View:
@@ -34,13 +33,13 @@ def alone(primary: bool, segments: int) -> View:
     return View(primary, everything, none) if primary else View(primary, none, everything)
 
 
-def of_sentinels(primary: bool, named: bool, rank: int, segments: int) -> View:
-    """The view of a server that is watched by Sentinels; `named`: as the primary, of that rank.
+def of_sentinels(primary: bool, named: bool, segments: int) -> View:
+    """The view of a server that is watched by Sentinels; `named`: as the primary.
 
     One that they do not name may have been cut off, or be about to be named: what it has is kept, and not written.
     """
     everything, none = frozenset(range(segments)), frozenset[int]()
-    return View(True, everything, none, rank=rank) if primary and named else View(primary, none, everything, rank=rank)
+    return View(True, everything, none) if primary and named else View(primary, none, everything)
 
 
 def of_cluster(nodes: bytes) -> View:

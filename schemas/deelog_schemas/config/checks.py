@@ -148,7 +148,11 @@ def _redis(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Field
     if "redis.username" in given and "redis.password" not in given:
         yield FieldError("redis.password", "is required, since redis.username is set")
     of_sentinels = ("redis.sentinel.master", "redis.sentinel.username", "redis.sentinel.password")
-    if known.get("redis.sentinels"):
+    if "redis.sentinels" in given:
+        sentinels = known.get("redis.sentinels", ())
+        if len({split_address(each.lower()) for each in sentinels}) < len(sentinels):
+            problem = "has one of them twice, and more than half of them decide"
+            yield FieldError("redis.sentinels", problem, _shown("redis.sentinels", known, given))
         if known.get("segment.count") == SLOTS:
             problem = f"a cluster, which is what segment.count={SLOTS} is for, elects by itself: remove it"
             yield FieldError("redis.sentinels", problem, _shown("redis.sentinels", known, given))

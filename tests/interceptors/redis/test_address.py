@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -39,6 +40,11 @@ def test_the_addresses_of_sentinels() -> None:
     found = Address.of_sentinels(config(**named, **asks, redis_url="rediss://h"))
     assert {(each.username, each.password) for each in found} == {("deelog", "word")}
     assert all(each.tls is not None and each.tls.check_hostname for each in found)
+
+
+def test_a_name_that_cannot_be_looked_up() -> None:
+    with pytest.raises(OSError, match=r"'a\.\.b' is no name of a host"):
+        asyncio.run(Address("a..b", 1).connect())
 
 
 def test_with_tls_certificates_and_host_names_are_verified() -> None:

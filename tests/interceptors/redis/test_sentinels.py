@@ -23,6 +23,7 @@ from deelog_connector.devkafka.ports import HOST, free_ports
 from deelog_interceptors.redis import preflight
 from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.link import LinkError
+from deelog_interceptors.redis.node import RedisNode
 from deelog_interceptors.redis.sentinels import NOBODY, Named, Sentinels, majority, named_in
 from tests.interceptors.cachetools.reading import read
 from tests.interceptors.redis.servers import Sentinel, Server
@@ -31,7 +32,8 @@ from tests.interceptors.redis.test_node import CACHE, caught_up, config_of, load
 from tests.support.memory import LiveMemory
 from tests.support.waiting import awaiting
 
-A, B = Named("a" * 40, 3, "10.0.0.1:7001"), Named("b" * 40, 4, "10.0.0.2:7001")
+A, B = Named("a" * 40, "10.0.0.1:7001"), Named("b" * 40, "10.0.0.2:7001")
+A_BY_NAME = A._replace(at="cache-1.example:7001")
 
 
 @pytest.mark.parametrize(
@@ -44,21 +46,29 @@ A, B = Named("a" * 40, 3, "10.0.0.1:7001"), Named("b" * 40, 4, "10.0.0.2:7001")
         ([A, B, A], 3, A),
         ([A, B], 3, None),
         ([A, A, B, B], 4, None),
-        ([A, A._replace(epoch=4), B], 3, None),
+        ([B, A, A_BY_NAME], 3, A_BY_NAME),
     ],
 )
 def test_more_than_half_of_all_say_one_thing(said: list[Named], count: int, found: Named | None) -> None:
-    assert majority(said, count) == found
+    assert majority(said, count) == (found, 0 if found is None else sum(each.run_id == found.run_id for each in said))
 
 
-WORDS = [b"name", b"mymaster", b"ip", b"10.0.0.1", b"port", b"7001", b"runid", b"a" * 40, b"config-epoch", b"3"]
+def test_without_a_majority_only_what_is_written_goes_on() -> None:
+    said = Sentinels("mymaster", [])
+    said.named, said.agreeing = A, 2
+    assert [said.names(who.run_id, writes) for who in (A, B) for writes in (False, True)] == [True, True, False, False]
+    said.agreeing = 0
+    assert [said.names(who.run_id, writes) for who in (A, B) for writes in (False, True)] == [False, True, False, False]
+
+
+WORDS = [b"name", b"mymaster", b"ip", b"10.0.0.1", b"port", b"7001", b"runid", b"a" * 40]
 
 
 def test_what_a_sentinel_says() -> None:
     assert named_in(WORDS) == A
-    assert named_in([*WORDS[:7], b"", *WORDS[8:]]) == "it has not reached 10.0.0.1:7001 yet"
+    assert named_in([*WORDS[:7], b""]) == "it has not reached 10.0.0.1:7001 yet"
     assert named_in(hiredis.ReplyError("ERR No such master with that name")) == "ERR No such master with that name"
-    for broken in (b"OK", [], WORDS[:-1], WORDS[:-2], [*WORDS[:-1], b"x"], [1, 2], None):
+    for broken in (b"OK", [], WORDS[:-1], WORDS[:-2], [*WORDS[:-1], b"\xff"], [*WORDS[:-1], 1], [1, 2], None):
         assert str(named_in(broken)).startswith("this is no Sentinel: ")
 
 
@@ -239,6 +249,11 @@ def test_without_a_majority_nothing_is_claimed_and_what_is_written_goes_on(
         assert node.sources[0].problems() == []
         found = {family.name: family.samples for family in node.sources[0].figures()}
         assert [value for _, value in found["deelog_stream_agreeing_sentinels"]] == [0]
+        first.ask("REPLICAOF", HOST, str(second.port))
+        await awaiting(lambda: not node.capture.view.is_primary, 20, "a replica")
+        first.ask("REPLICAOF", "NO", "ONE")
+        await awaiting(lambda: node.capture.view.is_primary, 20, "a primary again")
+        assert not node.capture.view.writes, "it would begin"
         for sentinel in watched.sentinels:
             sentinel.process.send_signal(signal.SIGCONT)
         await node.stop()
@@ -279,6 +294,24 @@ def test_why_a_sentinel_says_nothing(tmp_path: Path) -> None:
         assert "does not answer" in problem(closed)
         sentinel.process.send_signal(signal.SIGSTOP)
         assert problem(sentinel.port) == "no answer in time)"
+
+
+def test_a_sentinel_is_no_server(live: LiveMemory, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        server = Server("valkey", tmp_path / "server")
+        stack.callback(server.stop)
+        sentinel = Sentinel("valkey", tmp_path / "sentinel", server.port, 1)
+        stack.callback(sentinel.stop)
+        with pytest.raises(LinkError, match=r"if it is a Sentinel, name it in redis\.sentinels"):
+            preflight.lines(config_of(sentinel))
+
+        async def work() -> None:
+            node = RedisNode(config_of(sentinel), live.port)
+            with pytest.raises(LinkError, match=r"if it is a Sentinel, name it in redis\.sentinels"):
+                await node.start()
+            await node.abort()
+
+        run(live, work)
 
 
 def test_validate_connect_asks_the_sentinels(watched: Watched) -> None:

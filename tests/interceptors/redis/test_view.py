@@ -23,10 +23,10 @@ def test_a_server_that_is_alone() -> None:
 def test_a_server_that_sentinels_watch() -> None:
     """A primary that they do not name keeps what comes: they may be about to."""
     everything, none = frozenset(range(3)), frozenset[int]()
-    assert of_sentinels(True, True, 4, 3) == View(True, everything, none, rank=4)
-    assert of_sentinels(True, False, 4, 3) == View(True, none, everything, rank=4)
-    assert of_sentinels(False, False, 4, 3) == View(False, none, everything, rank=4)
-    assert of_sentinels(False, True, 4, 3) == View(False, none, everything, rank=4), "they have not heard yet"
+    assert of_sentinels(True, True, 3) == View(True, everything, none)
+    assert of_sentinels(True, False, 3) == View(True, none, everything)
+    assert of_sentinels(False, False, 3) == View(False, none, everything)
+    assert of_sentinels(False, True, 3) == View(False, none, everything), "they have not heard yet"
 
 
 def test_a_primary_of_a_cluster() -> None:

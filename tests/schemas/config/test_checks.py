@@ -76,6 +76,8 @@ BETWEEN: list[tuple[dict[str, Any], str, str]] = [
     ({**REDIS, "redis.username": "deelog"}, "redis.password", "required, since redis.username is set"),
     ({**REDIS, "redis.sentinels": "s:1"}, "redis.sentinel.master", "required, since redis.sentinels is set"),
     ({**WATCHED, "redis.sentinel.username": "u"}, "redis.sentinel.password", "since redis.sentinel.username is set"),
+    ({**WATCHED, "redis.sentinels": "h:1,t:2,H:01"}, "redis.sentinels", "has one of them twice"),
+    ({**WATCHED, "redis.sentinels": "s"}, "redis.sentinels", "must be HOST:PORT"),
     ({**WATCHED, "segment.count": 16384}, "redis.sentinels", "elects by itself: remove it"),
     *(
         ({**REDIS, f"redis.sentinel.{field}": "x"}, f"redis.sentinel.{field}", "name them in redis.sentinels")
