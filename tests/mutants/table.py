@@ -1878,14 +1878,6 @@ SHELL: Final = (
         because=ONE_CASE,
     ),
     Mutant(
-        "superseded-by-records-alone",
-        "",
-        "an owner writes below a higher epoch of which a position alone tells",
-        (Edit(TAKEOVERS, "max(scan.highest_epoch, 0 if position is None else position.epoch)", "scan.highest_epoch"),),
-        detector="pytest tests/connector/core/test_two_faults.py -k position_alone",
-        because=ONE_CASE,
-    ),
-    Mutant(
         "clear-coalesced",
         "",
         "a clear gives way to an operation on the empty key",
