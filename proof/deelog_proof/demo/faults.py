@@ -21,7 +21,7 @@ from deelog_proof.harness.environment import Environment
 PAUSE_SECONDS = 3.0
 _SEARCHES = 25
 _ZOMBIES = 3
-_REFUSAL_SECONDS = 15.0
+_REFUSAL_SECONDS = 30.0
 _OVERFLOW_SECONDS = 60.0
 _OUTCOME_EVERY = 0.05
 
