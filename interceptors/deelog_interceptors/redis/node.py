@@ -21,7 +21,7 @@ from deelog_interceptors.redis.capture import Capture
 from deelog_interceptors.redis.client import Client, Reply
 from deelog_interceptors.redis.commands import touching
 from deelog_interceptors.redis.lineage import Lineage, told
-from deelog_interceptors.redis.link import Link, LinkError, LinkLost, Place, attach, fields
+from deelog_interceptors.redis.link import Link, LinkError, LinkLost, Place, attach
 from deelog_interceptors.redis.metrics import RedisMetrics
 from deelog_interceptors.redis.segment_tape import Image
 from deelog_interceptors.redis.sentinels import Sentinels
@@ -187,11 +187,9 @@ class RedisNode:
             await client.close()
 
     async def _attach_by(self, client: Client) -> None:
-        replication = await client.ask_one(b"INFO", b"replication")
-        reading.must_replicate(self.address, replication)
-        info = fields(replication)
+        info = reading.replication_in(self.address, await client.ask_one(b"INFO", b"replication"))
         lineage, oldest = told(info), int(info["repl_backlog_first_byte_offset"]) - 1
-        self._cluster = await reading.is_cluster(client)
+        self._cluster = reading.is_cluster(await client.ask_one(b"INFO", b"cluster"))
         reading.must_fit(self.address, self._cluster, self._segments)
         tape = self.capture.tape
         wanted: Place | None = Place(tape.lineage, tape.offset, tape.database)

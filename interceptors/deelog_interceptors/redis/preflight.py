@@ -69,13 +69,13 @@ async def _looked_at(config: Config) -> list[str]:
         await client.connect()
         answers = await client.ask([command for _, command in _ASKED])
         if isinstance(answers[2], bytes):
-            reading.must_replicate(address, answers[2])
+            reading.replication_in(address, answers[2])
         must_have(user, _ASKED, answers)
-        role, server, replication, cluster = answers[0], *map(fields, answers[1:4])
+        role, server, replication = answers[0], *map(fields, answers[1:3])
         kind, version = version_of(server)
         if int(version.partition(".")[0]) < _LEAST_VERSION:
             raise LinkError(f"{address} is {kind} {version}: {_LEAST_VERSION}.0 or newer is needed")
-        clustered = cluster.get("cluster_enabled") == "1"
+        clustered = reading.is_cluster(answers[3])
         reading.must_fit(address, clustered, config["segment.count"])
         if clustered:
             must_have(user, _ASKED_OF_A_CLUSTER, await client.ask([command for _, command in _ASKED_OF_A_CLUSTER]))

@@ -210,15 +210,17 @@ class Told(NamedTuple):
     """Whether it is shutting down."""
 
 
-def must_replicate(address: Address, replication: bytes) -> None:
-    """Raises `LinkError` where INFO tells of no stream."""
-    if "master_replid" not in fields(replication):
+def replication_in(address: Address, info: bytes) -> Mapping[str, str]:
+    """What INFO replication answers, by name. Raises `LinkError` where it tells of no stream."""
+    found = fields(info)
+    if "master_replid" not in found:
         raise LinkError(f"{address} has no changes to replicate: if it is a Sentinel, name it in redis.sentinels")
+    return found
 
 
-async def is_cluster(client: Client) -> bool:
-    """Whether the server is a node of a cluster. Raises `LinkLost`, `LinkError`."""
-    return fields(await client.ask_one(b"INFO", b"cluster")).get("cluster_enabled") == "1"
+def is_cluster(info: bytes) -> bool:
+    """Whether the server is a node of a cluster, of what INFO cluster answers."""
+    return fields(info).get("cluster_enabled") == "1"
 
 
 def must_fit(address: Address, cluster: bool, segments: int) -> None:

@@ -52,7 +52,9 @@ def kill_one(environment: Environment[Cluster], draw: random.Random) -> Happened
     node = _victim(environment, draw)
     segments = environment.cluster.primaries()[node.node_id]
     environment.show.say(f"kill -9 of node {node.node_id}, primary of {segments} segments")
-    return _kill(environment, "kill", [node])
+    happened = _kill(environment, "kill", [node])
+    _restart(environment, [node])
+    return happened
 
 
 def zombie(environment: Environment[Cluster], draw: random.Random) -> Happened:
@@ -104,14 +106,14 @@ def kill_owners(environment: Environment[Cluster], draw: random.Random) -> Happe
     names = " and ".join(node.node_id for node in nodes)
     before = _lost_and_reset(environment.monitor)
     environment.show.say(f"kill -9 of nodes {names} at once, both owners of some segments")
-
-    def lost_are_reset() -> None:
+    happened = _kill(environment, "kill-owners", nodes)
+    if _are_others(environment, nodes):
         # A node that came back first would take segments amid their resets, which then are due to another reason.
         awaited = "a lost segment to be reset"
         seconds = until(lambda: _lost_and_reset(environment.monitor) > before, SETTLE_SECONDS, awaited)
         environment.show.say(f"lost segments are reset after {seconds:.1f} s more")
-
-    return _kill(environment, "kill-owners", nodes, lost_are_reset)
+    _restart(environment, nodes)
+    return happened
 
 
 def pause_kafka(environment: Environment[Cluster], draw: random.Random) -> Happened:
@@ -195,20 +197,19 @@ def _victim(environment: Environment[Cluster], draw: random.Random) -> Node:
     return draw.choice([node for node in environment.cluster.nodes if primaries[node.node_id]])
 
 
-def _kill(
-    environment: Environment[Cluster], fault: str, nodes: list[Node], effect: Callable[[], None] | None = None
-) -> Happened:
-    """`effect` waits for what is to be seen on the others before the killed nodes come back."""
+def _are_others(environment: Environment[Cluster], nodes: list[Node]) -> bool:
+    return len(environment.cluster.nodes) > len(nodes)
+
+
+def _kill(environment: Environment[Cluster], fault: str, nodes: list[Node]) -> Happened:
+    """`kill -9`; returns once the others have taken over."""
     for node in nodes:
         environment.monitor.poll(node)
     happened = Happened(fault, now_ms(), [node.node_id for node in nodes])
     for node in nodes:
         node.kill()
-    if len(environment.cluster.nodes) > len(nodes):
+    if _are_others(environment, nodes):
         _takeover(environment, happened, nodes)
-        if effect is not None:
-            effect()
-    _restart(environment, nodes)
     return happened
 
 

@@ -120,13 +120,16 @@ def _files_of_tls(names: str) -> tuple[str, str, str]:
     return f"{names}.certificate.location", f"{names}.key.location", f"{names}.ca.location"
 
 
+def _needed(given: Mapping[str, str], *pairs: tuple[str, str]) -> Iterator[FieldError]:
+    """By pair: a field, and the one that it is nothing without."""
+    for name, needs in pairs:
+        if name in given and needs not in given:
+            yield FieldError(needs, f"is required, since {name} is set")
+
+
 def _rest(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
     certificate, key, authority = _files_of_tls("rest.ssl")
-    for one in (key, authority):
-        if one in given and certificate not in given:
-            yield FieldError(certificate, f"is required, since {one} is set")
-    if "rest.readonly.token" in given and "rest.token" not in given:
-        yield FieldError("rest.token", "is required, since rest.readonly.token is set")
+    yield from _needed(given, (key, certificate), (authority, certificate), ("rest.readonly.token", "rest.token"))
     host = known.get("rest.host.name", "127.0.0.1")
     if known.get("rest.port") and not is_loopback(host) and not {"rest.token", authority} & given.keys():
         problem = "is not this machine's own: anybody who reaches it could stop the connector; set rest.token, or "
@@ -145,27 +148,9 @@ def _redis(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Field
     ):
         if known.get(name) == refused:
             yield FieldError(name, problem, _shown(name, known, given))
-    if "redis.username" in given and "redis.password" not in given:
-        yield FieldError("redis.password", "is required, since redis.username is set")
-    of_sentinels = ("redis.sentinel.master", "redis.sentinel.username", "redis.sentinel.password")
-    if "redis.sentinels" in given:
-        sentinels = known.get("redis.sentinels", ())
-        if len({split_address(each.lower()) for each in sentinels}) < len(sentinels):
-            problem = "has one of them twice, and more than half of them decide"
-            yield FieldError("redis.sentinels", problem, _shown("redis.sentinels", known, given))
-        if known.get("segment.count") == SLOTS:
-            problem = f"a cluster, which is what segment.count={SLOTS} is for, elects by itself: remove it"
-            yield FieldError("redis.sentinels", problem, _shown("redis.sentinels", known, given))
-        for name, needs in (("redis.sentinels", of_sentinels[0]), (of_sentinels[1], of_sentinels[2])):
-            if name in given and needs not in given:
-                yield FieldError(needs, f"is required, since {name} is set")
-    else:
-        for name in of_sentinels:
-            if name in given:
-                yield FieldError(name, "is for Sentinels: name them in redis.sentinels", _shown(name, known, given))
     certificate, key, authority = _files_of_tls("redis.ssl")
-    if key in given and certificate not in given:
-        yield FieldError(certificate, f"is required, since {key} is set")
+    yield from _needed(given, ("redis.username", "redis.password"), (key, certificate))
+    yield from _sentinels(known, given)
     if not known.get("redis.url", "").startswith("rediss:"):
         for one in (certificate, key, authority):
             if one in given:
@@ -173,6 +158,23 @@ def _redis(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Field
                 yield FieldError(one, problem, _shown(one, known, given))
     if known.get("cache.value.format", "json") != "json":
         yield FieldError("cache.value.format", "entries of Redis have a type and are JSON: set json")
+
+
+def _sentinels(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
+    master, username, password = (f"redis.sentinel.{each}" for each in ("master", "username", "password"))
+    if "redis.sentinels" not in given:
+        for name in (master, username, password):
+            if name in given:
+                yield FieldError(name, "is for Sentinels: name them in redis.sentinels", _shown(name, known, given))
+        return
+    yield from _needed(given, ("redis.sentinels", master), (username, password))
+    sentinels, problems = known.get("redis.sentinels", ()), list[str]()
+    if len({split_address(each.lower()) for each in sentinels}) < len(sentinels):
+        problems.append("has one of them twice, and more than half of them decide")
+    if known.get("segment.count") == SLOTS:
+        problems.append(f"a cluster, which is what segment.count={SLOTS} is for, elects by itself: remove it")
+    for problem in problems:
+        yield FieldError("redis.sentinels", problem, _shown("redis.sentinels", known, given))
 
 
 def is_loopback(host: str) -> bool:

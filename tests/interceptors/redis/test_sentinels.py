@@ -108,6 +108,11 @@ class Watched:
 
         await awaiting(agree, 30, "what all Sentinels say")
 
+    def signal(self, number: signal.Signals) -> None:
+        """Sends it to all Sentinels."""
+        for sentinel in self.sentinels:
+            sentinel.process.send_signal(number)
+
     async def promoted(self, server: Server) -> None:
         await awaiting(lambda: server.client.role()[0] == b"master", 30, "a replica to be promoted")
 
@@ -168,8 +173,7 @@ def test_a_primary_that_lives_on_when_another_was_promoted_is_not_written(live: 
         said = one.sentinels
         assert said is not None
         await awaiting(lambda: said.named.at == f"{HOST}:{second.port}", 20, "what the Sentinels say now")
-        for sentinel in watched.sentinels:  # else they tell the first one within seconds
-            sentinel.process.send_signal(signal.SIGSTOP)
+        watched.signal(signal.SIGSTOP)  # else they tell the first one within seconds
         first.process.send_signal(signal.SIGCONT)
         await awaiting(lambda: one.capture.view.is_primary and not one.capture.view.writes, 20, "its view")
         load(first, 3)
@@ -187,8 +191,7 @@ def test_a_primary_that_lives_on_when_another_was_promoted_is_not_written(live: 
         topic = await caught_up(live, second)
         assert topic.resets.total() == 8, topic.resets
         assert not topic.repeats
-        for sentinel in watched.sentinels:
-            sentinel.process.send_signal(signal.SIGCONT)
+        watched.signal(signal.SIGCONT)
         await again.stop()
         await two.stop()
 
@@ -240,8 +243,7 @@ def test_without_a_majority_nothing_is_claimed_and_what_is_written_goes_on(
         said = node.sentinels
         assert said is not None
         await awaiting(lambda: said.agreeing == 2, 20, "two that agree")
-        for sentinel in watched.sentinels:
-            sentinel.process.send_signal(signal.SIGSTOP)
+        watched.signal(signal.SIGSTOP)
         await awaiting(lambda: said.agreeing == 0, 20, "none that agree")
         load(first, 2)
         topic = await caught_up(live, first)
@@ -254,8 +256,7 @@ def test_without_a_majority_nothing_is_claimed_and_what_is_written_goes_on(
         first.ask("REPLICAOF", "NO", "ONE")
         await awaiting(lambda: node.capture.view.is_primary, 20, "a primary again")
         assert not node.capture.view.writes, "it would begin"
-        for sentinel in watched.sentinels:
-            sentinel.process.send_signal(signal.SIGCONT)
+        watched.signal(signal.SIGCONT)
         await node.stop()
 
     caplog.set_level(logging.INFO)
