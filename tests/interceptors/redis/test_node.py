@@ -286,6 +286,8 @@ def test_a_failover_that_loses_writes(live: LiveMemory, tmp_path: Path, acks: st
                 way.shut = True
                 one.connector.pause()  # of a segment with one lost transaction it is known what to take back
                 load(first, 2, 100)
+                end = first.client.info("replication")["master_repl_offset"]
+                await awaiting(lambda: one.capture.tape.offset >= end, 20, "the connector has read all that is lost")
                 one.connector.resume()
                 if acks == "1":
                     await caught_up(live, first)
