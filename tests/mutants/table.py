@@ -477,6 +477,8 @@ TAKEOVER: Final = (
         "claim-key-per-member",
         "one claim per segment: each overwrites the one before",
         (Edit(TABLE, "self.claims[segment][record.member] = state", "self.claims[segment] = {record.member: state}"),),
+        detector="pytest tests/connector/core/test_takeover.py -k higher_claim_seen",
+        because=ONE_CASE,
     ),
     Mutant(
         "no-recheck",
@@ -1875,6 +1877,14 @@ SHELL: Final = (
             ),
         ),
         detector="pytest tests/connector/core/test_two_faults.py -k superseded",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "superseded-by-records-alone",
+        "",
+        "an owner writes below a higher epoch of which a position alone tells",
+        (Edit(TAKEOVERS, "max(scan.highest_epoch, 0 if position is None else position.epoch)", "scan.highest_epoch"),),
+        detector="pytest tests/connector/core/test_two_faults.py -k position_alone",
         because=ONE_CASE,
     ),
     Mutant(

@@ -153,13 +153,17 @@ class Takeover:
         return True
 
     def _is_superseded(self, segment: Segment, scan: SegmentScan) -> bool:
-        """Steps down before records of a higher epoch, whose claim is lost: readers drop what is written below them."""
-        epoch, node = scan.highest_epoch, self._node
+        """Steps down before records of a higher epoch, whose claim is lost: readers drop what is written below them.
+
+        Where the change topic has lost them too, the position that was written with them tells of it.
+        """
+        node, position = self._node, segment.known.position
+        epoch = max(scan.highest_epoch, 0 if position is None else position.epoch)
         if epoch <= segment.epoch:
             return False
         node.positions.highest_claim = max(node.positions.highest_claim, epoch)
         node.demote(segment.number)
-        reason = f"the change topic has records of epoch {epoch}, above {segment.epoch}"
+        reason = f"there are records of epoch {epoch}, above {segment.epoch}"
         node.outbox.append(SteppedDown(segment.number, reason))
         return True
 

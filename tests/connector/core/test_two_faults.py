@@ -7,7 +7,18 @@ import pytest
 from deelog_connector.core.effects import SteppedDown
 from deelog_schemas.header import Kind
 from deelog_schemas.keys import segment_of
-from tests.connector.world import PARTITIONS, POSITIONS, SEGMENTS, Node, World, key_of, lose_unseen, skipping, started
+from tests.connector.world import (
+    CHANGES,
+    PARTITIONS,
+    POSITIONS,
+    SEGMENTS,
+    Node,
+    World,
+    key_of,
+    lose_unseen,
+    skipping,
+    started,
+)
 
 
 def derived(world: World, segment: int) -> dict[bytes, bytes]:
@@ -52,6 +63,27 @@ def test_who_was_superseded_steps_down_whatever_else_asks_for_a_reset(then: str)
     world.settle(old)
     assert [effect.segment for effect in old.announced(SteppedDown)] == [0]
     assert world.reader(0).repeats == 0
+
+
+def test_who_was_superseded_steps_down_though_a_position_alone_tells_of_it() -> None:
+    """The positions topic is lost, the new owner writes on and ends, and then the change topic is lost as well."""
+    world, (old, new) = started()
+    world.put(key_of(0), b"a")
+    world.settle()
+    world.own(0, new)
+    world.settle(new)
+    world.broker.recreate(POSITIONS)
+    world.put(key_of(0), b"b", at=new, acked=False)
+    new.core.acked(0, 2)
+    world.settle(new)
+    world.crash(new)
+    world.broker.recreate(CHANGES)
+    old.tails = dict.fromkeys(range(PARTITIONS), 0)
+    old.core.positions_lost()
+    old.core.topic_is("t2")
+    world.settle(old)
+    assert [effect.segment for effect in old.announced(SteppedDown)] == [0]
+    assert old.core.highest_claim() == world.epoch
 
 
 @pytest.mark.parametrize("before", ["asked as a backup", "asked as the primary"])

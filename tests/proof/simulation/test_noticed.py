@@ -17,10 +17,14 @@ from tests.support.paths import ROOT
 
 UNNOTICED: Final = {
     "answers-carry-epochs": "what its mutant lets pass is refused for its epoch: a test of the backup finds it",
+    "claim-key-per-member": "a position of the next owner tells as well who was superseded: tests of the positions and "
+    "of the takeover find it",
     "claims-outlive-compaction": "its mutant forgets a claim that the scenario's node reads in the change topic as "
     "well: a test of the core finds it",
     "position-is-not-claim": "its mutant loses a claim that the scenario's old owner has read before, and so has "
     "looked again: seeds find it",
+    "recheck-after-fence": "whoever is superseded hears of it from a claim, a record and a position: a test of the "
+    "takeover takes the last two away",
     "release-keeps-rank": "records of the next owner tell as well who was superseded: a test of the positions finds it",
     "read-from-trails": "what its mutant lets slip is caught where READ begins: a position beyond one's own history is "
     "read from the base offset, and an open reset has a record of its own",
