@@ -497,6 +497,8 @@ TAKEOVER: Final = (
         "recheck-after-fence",
         "behind its fresh ACTIVE a fenced primary does not ask for higher claims",
         (Edit(TAKEOVERS, "if segment.recheck and self._step_down(segment, known.ranked | scan.claims):", "if False:"),),
+        detector="pytest tests/connector/core/test_takeover.py -k higher_claim_seen",
+        because=ONE_CASE,
     ),
     Mutant(
         "recheck-skips-fence",
