@@ -37,6 +37,7 @@ def entries(rows: DataFrame) -> dict[bytes, Entry]:
 
 
 def diff_ends(config: Config, partitions: int) -> dict[int, int]:
+    """The ends of the diff topic, once all that was committed can be read."""
     return settled_ends(",".join(config["bootstrap.servers"]), config.topics.diff, partitions)
 
 
@@ -139,6 +140,7 @@ def test_latest_has_no_tombstone_and_no_key_whose_delete_compaction_took(
     cache.put(cache.key(0, 0), None)
     cache.put(cache.key(0, 1), b"\xff\x00", expires_at=1_800_000_000_000)
     run(config, spark)
+    diff_ends(config, cache.partitions)
     (row,) = latest(spark, config).collect()
     assert (row.key.encode(), bytes(row.value), row.expires_at) == (cache.key(0, 1), b"\xff\x00", 1_800_000_000_000)
 
@@ -174,6 +176,7 @@ def test_what_is_not_ours_stops_the_question(kafka: Broker, prefix: str, tmp_pat
     run(config, spark)
     with cache.batch():
         cache.raw(config.topics.diff, 0, b"k", b"v", [])
+    diff_ends(config, cache.partitions)
     found: Any = latest(spark, config)
     with pytest.raises(Exception, match="was not written by the diff job of this version"):
         found.collect()

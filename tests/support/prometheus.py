@@ -90,6 +90,9 @@ class Prometheus:
         try:
             with urllib.request.urlopen(f"http://{HOST}:{self._port}/-/ready", timeout=5):
                 return True
+        except urllib.error.HTTPError as error:
+            error.close()  # it holds the connection
+            return False
         except OSError:
             return False
 

@@ -81,6 +81,9 @@ class Apicurio:
         try:
             with urllib.request.urlopen(f"{self.url}/subjects", timeout=5) as answer:
                 return bool(answer.status == 200)
+        except urllib.error.HTTPError as error:
+            error.close()  # it holds the connection
+            return False
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return False
 
