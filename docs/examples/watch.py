@@ -1,6 +1,7 @@
 """Watch what becomes of one key on a topic of deelog's, from now on: its changes, and what is said of its segment.
 
     python docs/examples/watch.py shop.sessions session:1
+    python docs/examples/watch.py shop.sessions session:1 16384      where segments are the slots of a cluster
 
 A plain consumer, with what every consumer of these topics needs: isolation.level=read_committed.
 """
@@ -13,9 +14,8 @@ from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind, unpack
 from deelog_schemas.keys import partition_of, segment_of
 
-SEGMENTS = 256  # segment.count
-
-topic, key = sys.argv[1:]
+topic, key, *more = sys.argv[1:]
+SEGMENTS = int(more[0]) if more else 256  # segment.count
 consumer = Consumer(
     {
         "bootstrap.servers": "127.0.0.1:9092",

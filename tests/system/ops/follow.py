@@ -2,8 +2,8 @@
 
 A fenced block of language `sh` is run by bash from the root of the project and must succeed; one of language `text`
 right behind it is what it printed. With `terminal=NAME` a command runs on in a terminal of its own, and a text is what
-that one printed next. Numbers that no two runs share (times, processes, epochs) count as equal, and lines that begin
-with `# ` may be there or not: how often owners change depends on the machine.
+that one printed next. Numbers that no two runs share (times, processes, epochs, digests) count as equal, and lines that
+begin with `# ` may be there or not: how often owners change depends on the machine.
 
 Weighed in docs/decisions.md, "Pages that tests follow".
 """
@@ -34,7 +34,7 @@ SECONDS: Final = 240.0
 
 _REMARK: Final = "# "
 _FENCE: Final = re.compile(r"^```(\w+)?(?: terminal=(\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_VARIES: Final = re.compile(r"\d{4,}(/\d+)?|(?<=\bn)\d(?=@)|(?<=epoch )\d+|(?<=\"epoch\":)\d+")
+_VARIES: Final = re.compile(r"(?<=\"digest\":\")\w+|\d{4,}(/\d+)?|(?<=\bn)\d(?=@)|(?<=epoch )\d+|(?<=\"epoch\":)\d+")
 
 
 class Block(NamedTuple):

@@ -1,7 +1,7 @@
-"""docs/tutorial.md, its commands run as they stand and their output compared.
+"""Pages of the documentation: their commands run as they stand, and their output is compared.
 
-In namespaces of its own, by util-linux's `unshare`: the page's ports are fixed, and whoever runs the tests may have a
-Kafka at 9092; and it kills nodes by the name of their file.
+In namespaces of its own, by util-linux's `unshare`: a page's ports are fixed, and whoever runs the tests may have a
+Kafka at 9092; and one kills nodes by the name of their file.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from tests.support.paths import ROOT
 from tests.system.ops.follow import Block, blocks, same
 
 NAMESPACES = ["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
-SECONDS = 600
+SECONDS = 1100
 
 
 def can_follow() -> bool:
-    """Whether there is redis-cli, which the page uses, and a kernel that gives namespaces to everybody."""
-    if shutil.which("redis-cli") is None or shutil.which("unshare") is None:
+    """Whether there is what the pages use, and a kernel that gives namespaces to everybody."""
+    if not all(map(shutil.which, ("redis-cli", "redis-server", "unshare"))):
         return False
     return subprocess.run([*NAMESPACES, "true"], capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.tutorial
-@pytest.mark.skipif(not can_follow(), reason="needs redis-cli, and unshare with user namespaces")
-def test_the_tutorial_to_the_letter() -> None:
-    command = [*NAMESPACES, sys.executable, "-m", "tests.system.ops.follow", "docs/tutorial.md"]
+@pytest.mark.pages
+@pytest.mark.skipif(not can_follow(), reason="needs redis-cli, redis-server, and unshare with user namespaces")
+@pytest.mark.parametrize(
+    "page", ["docs/tutorial.md", pytest.param("docs/howto/redis-cluster.md", marks=pytest.mark.slow)]
+)
+def test_a_page_to_the_letter(page: str) -> None:
+    command = [*NAMESPACES, sys.executable, "-m", "tests.system.ops.follow", page]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(done.stdout.splitlines()[-1].split()[0]) > 20
