@@ -86,6 +86,8 @@ class RedisNode:
         self._view: View | None = None
         self._warn_at = 1
         self._claims_at: float | None = None
+        self._rows_at = 0.0
+        """When the next rows may be read."""
         self._due, self._moved, self._has_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._hurried: asyncio.TimerHandle | None = None
         self.capture.changed = self._changed
@@ -402,21 +404,42 @@ class RedisNode:
                 self._due.set()
 
     async def _answer(self) -> None:
-        capture = self.capture
+        """Until nothing is asked for. Changes and rows take turns: neither waits for all of the other."""
         while True:
-            capture.progress()
-            tape = capture.tape
-            if capture.wants_offset:
-                name, offset = await reading.place(self._client)
-                self._check(tape, name)
-                capture.offset_is(offset)
-            elif places := capture.keys_to_read(reading.MOST_KEYS):
-                await self._read_keys(places)
-            elif resets := capture.segments_to_read(_MOST_SLOTS if self._cluster else self._segments):
+            had_changes = await self._read_changes()
+            if resets := self.capture.segments_to_read(_MOST_SLOTS if self._cluster else self._segments):
                 await self._read_rows(resets)
-            else:
+            elif not had_changes:
                 return
-            self.connector.wake()
+
+    async def _read_changes(self) -> bool:
+        """Something that is asked for, but the rows of resets; whether there was anything."""
+        capture = self.capture
+        capture.progress()
+        tape = capture.tape
+        if capture.wants_offset:
+            name, offset = await reading.place(self._client)
+            self._check(tape, name)
+            capture.offset_is(offset)
+        elif places := capture.keys_to_read(reading.MOST_KEYS):
+            await self._read_keys(places)
+        else:
+            return False
+        self.connector.wake()
+        return True
+
+    async def _may_read(self, rows: int) -> None:
+        """Waits until so many more rows may be read."""
+        limit = self.connector.config["redis.read.keys.per.second"]
+        had_changes = await self._read_changes()
+        while limit and (left := self._rows_at - self.clock.monotonic()) > 0:
+            if not had_changes:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._due.wait(), left)
+                self._due.clear()
+            had_changes = await self._read_changes()
+        if limit:
+            self._rows_at = self.clock.monotonic() + rows / limit
 
     def _check(self, tape: Tape, name: str) -> None:
         """Raises `LinkLost` where what was read is not of the stream that is read now."""
@@ -456,6 +479,7 @@ class RedisNode:
             while left and any(capture.wants_rows(segment, resets[segment]) for segment in together):
                 some = left[-reading.MOST_KEYS :]
                 del left[-reading.MOST_KEYS :]
+                await self._may_read(len(some))
                 part = await self._read(tape, some)
                 for image in part.images:
                     images[keys[image.key]].append(image)

@@ -27,6 +27,9 @@ from deelog_schemas.keys import SLOTS, segment_of, slot_of
 SCAN_COUNT: Final = b"1000"
 MOST_KEYS: Final = 128
 """Of one transaction: a server answers nobody else meanwhile."""
+_MOST_LISTED: Final = 1 << 18
+"""Keys that are listed in one pass, if that takes no more than `_MOST_PASSES` for all segments."""
+_MOST_PASSES: Final = 16
 _LONG: Final = b""
 """In the place of an argument that was too long to be kept; as a key it says nothing."""
 _PLACE: Final = ((b"ROLE",), (b"INFO", b"replication"))
@@ -148,16 +151,21 @@ async def keys_of(
 ) -> dict[int, list[bytes]]:
     """The keys of these segments, of `count`, that are captured. Each that is there throughout is listed.
 
-    By SCAN, in one pass; in a cluster slot by slot.
+    By SCAN, in one pass; in a cluster slot by slot. Where there are too many keys for one pass, those of the first
+    segments: ask again for the others.
     """
     if cluster:
         return await _keys_of_slots(client, segments, values)
     found: dict[int, dict[bytes, None]] = {segment: {} for segment in segments}
+    least = -(-count // _MOST_PASSES)
     async for keys in _scanned(client):
         for key in keys:
             segment = segment_of(key, count)
             if segment in found and values.accepts(key):
                 found[segment][key] = None
+        if len(found) > least and sum(map(len, found.values())) > _MOST_LISTED:
+            for segment in list(found)[max(len(found) // 2, least) :]:
+                del found[segment]
     return {segment: list(keys) for segment, keys in found.items()}
 
 

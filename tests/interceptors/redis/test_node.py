@@ -19,6 +19,8 @@ from deelog_interceptors.redis.node import RedisNode
 from deelog_interceptors.redis.source import decode_source
 from deelog_interceptors.redis.values import Values
 from deelog_schemas.config import Config, parse
+from deelog_schemas.header import Kind
+from deelog_schemas.keys import segment_of
 from deelog_schemas.positions import PositionState, decode_state
 from deelog_schemas.records import ON_POSITIONS
 from tests.interceptors.cachetools.reading import Topic, read
@@ -195,6 +197,52 @@ def test_what_is_there_what_comes_and_what_came_meanwhile(live: LiveMemory, serv
         load(server, 6)
         topic = await caught_up(live, server)
         assert topic.reasons["clear"] == 0
+        await node.stop()
+
+    run(live, work)
+
+
+def test_rows_are_read_no_faster_than_allowed_and_changes_do_not_wait_for_them(
+    live: LiveMemory, server: Server
+) -> None:
+    """A key of a segment that has been sent changes by a command whose value has to be read."""
+
+    def done() -> set[int]:
+        ends = (record for record in live.records(CACHE) if record.header.kind is Kind.RESET_END)
+        return {record.header.segment for record in ends}
+
+    def told() -> bool:
+        return any(record.header.kind is Kind.CHANGE for record in live.records(CACHE))
+
+    async def work() -> None:
+        keys = [f"k{number}" for number in range(1600)]
+        for key in keys:
+            server.ask("SET", key, "1")
+        begin = time.monotonic()
+        node = await started(live, server, redis_read_keys_per_second="200")
+        await awaiting(done, 20, "the end of a reset")
+        first = min(done())
+        server.ask("INCR", next(key for key in keys if segment_of(key.encode(), 8) == first))
+        await awaiting(told, 20, "the change")
+        assert len([n for n in done() if n // 4 == first // 4]) < 4, "those of a partition are read together"
+        await caught_up(live, server)
+        assert time.monotonic() - begin > (len(keys) - reading.MOST_KEYS) / 200
+        await node.stop()
+
+    run(live, work)
+
+
+def test_keys_that_are_too_many_to_be_listed_at_once_are_sent_in_parts(
+    live: LiveMemory, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_MOST_LISTED", 500)
+
+    async def work() -> None:
+        for number in range(4000):
+            server.ask("SET", f"k{number}", "1")
+        node = await started(live, server)
+        topic = await caught_up(live, server)
+        assert topic.resets == {"initial": 8}
         await node.stop()
 
     run(live, work)

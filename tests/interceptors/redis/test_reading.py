@@ -116,6 +116,21 @@ def test_the_keys_of_segments(server: Server) -> None:
         assert set(listed) == {key for key in keys if segment_of(key, 4) == segment}
 
 
+@pytest.mark.parametrize(("count", "listed"), [(8, {0}), (32, {0, 1}), (200, set(range(13)))])
+def test_of_too_many_keys_those_of_the_first_segments_are_listed(
+    server: Server, monkeypatch: pytest.MonkeyPatch, count: int, listed: set[int]
+) -> None:
+    """As many segments as there may be keys of, and at least a sixteenth of all: SCAN goes through all keys."""
+    server.ask("FLUSHALL")
+    keys = {f"k{number}".encode() for number in range(8000)}
+    server.ask("MSET", *(word for key in keys for word in (key.decode(), "v")))
+    monkeypatch.setattr(reading, "_MOST_LISTED", 1000 if count == 8 else 1)
+    found = asking(server, lambda client: reading.keys_of(client, range(count), count, VALUES))
+    assert found.keys() == listed
+    for segment, those in found.items():
+        assert set(those) == {key for key in keys if segment_of(key, count) == segment}
+
+
 def test_the_keys_that_commands_write(server: Server) -> None:
     """By the server: what only reads, what has no keys, what it does not know, and what was too long to be kept."""
     told: list[tuple[list[bytes | Omitted], list[bytes] | None]] = [
