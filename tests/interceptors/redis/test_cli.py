@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from deelog_interceptors.redis.cli import check, run
 from deelog_schemas.errors import ConfigError
 from tests.interceptors.redis.clusters import SOME, cluster_of
 from tests.interceptors.redis.clusters import load as load_cluster
-from tests.interceptors.redis.servers import Server, running
+from tests.interceptors.redis.servers import Server, least_rights, running
 from tests.interceptors.redis.test_address import config
 from tests.interceptors.redis.test_node import content, load
 from tests.support.kafka import Broker
@@ -67,14 +66,6 @@ def connector(folder: Path, number: int, path: Path) -> Iterator[Program]:
         program.end()
 
 
-def rights() -> list[str]:
-    """The command of the page that gives a user the least rights."""
-    page = (ROOT / "docs" / "redis.md").read_text()
-    found = re.search("^ACL SETUSER .*$", page, re.MULTILINE)
-    assert found is not None
-    return found[0].split()
-
-
 def is_caught_up(kafka: Broker, server: Server) -> bool:
     entries, readers = derived(read_topic(kafka.bootstrap, f"p{server.port}.sessions"))
     if any(reader.open for reader in readers.values()):
@@ -86,7 +77,7 @@ def is_caught_up(kafka: Broker, server: Server) -> bool:
 
 def test_a_process_that_is_killed_and_one_that_is_stopped(kafka: Broker, tmp_path: Path) -> None:
     with running("valkey", tmp_path / "server") as server:
-        server.ask(*rights())
+        server.ask(*least_rights())
         path = properties(tmp_path, kafka.bootstrap, server, redis_username="deelog", redis_password="secret")
         load(server, 1)
         for number in range(3):
@@ -113,7 +104,7 @@ def test_processes_beside_the_nodes_of_a_cluster(kafka: Broker, tmp_path: Path) 
         more |= {"topic_prefix": f"c{cluster.servers[0].port}"}
         programs, paths = [], []
         for number, server in enumerate(cluster.servers):
-            server.ask(*rights())
+            server.ask(*least_rights())
             paths.append(properties(tmp_path, kafka.bootstrap, server, node_id=f"redis-{number}", **more))
             programs.append(stack.enter_context(connector(tmp_path, number, paths[-1])))
 

@@ -15,6 +15,7 @@ import pytest
 from deelog_interceptors.redis import commands, reading, tape
 from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.client import Client
+from deelog_interceptors.redis.link import LinkError
 from deelog_interceptors.redis.node import RedisNode
 from deelog_interceptors.redis.source import decode_source
 from deelog_interceptors.redis.values import Values
@@ -24,9 +25,8 @@ from deelog_schemas.keys import segment_of
 from deelog_schemas.positions import PositionState, decode_state
 from deelog_schemas.records import ON_POSITIONS
 from tests.interceptors.cachetools.reading import Topic, read
-from tests.interceptors.redis.servers import Server, running
+from tests.interceptors.redis.servers import Server, least_rights, running
 from tests.support.memory import LiveMemory
-from tests.support.paths import ROOT
 from tests.support.topics import derived
 from tests.support.waiting import awaiting
 
@@ -623,8 +623,7 @@ def test_of_a_command_that_is_not_known_the_server_says_which_keys_it_writes(
 
 
 def test_the_least_rights_that_the_docs_give(live: LiveMemory, server: Server) -> None:
-    (line,) = (line for line in (ROOT / "docs" / "redis.md").read_text().splitlines() if line.startswith("ACL SETUSER"))
-    server.ask(*line.split())
+    server.ask(*least_rights())
     password = {"redis_username": "deelog", "redis_password": "secret"}
 
     async def work() -> None:
@@ -641,6 +640,29 @@ def test_the_least_rights_that_the_docs_give(live: LiveMemory, server: Server) -
 
     run(live, work)
     assert server.ask("ACL", "LOG") == []
+
+
+def test_a_right_that_is_taken_away_while_it_runs(live: LiveMemory, server: Server) -> None:
+    server.ask(*least_rights())
+    password = {"redis_username": "deelog", "redis_password": "secret"}
+
+    async def work() -> None:
+        load(server, 1)
+        node = await started(live, server, **password)
+        await caught_up(live, server)
+        server.ask("ACL", "SETUSER", "deelog", "-role")
+        load(server, 2)
+        with pytest.raises(LinkError, match=r"NOPERM.*'role'"):
+            await asyncio.wait_for(asyncio.shield(node.failure), 20)
+        await node.stop()
+        server.ask("ACL", "SETUSER", "deelog", "+role")
+        node = await started(live, server, **password)
+        topic = await caught_up(live, server)
+        assert set(topic.resets) == {"initial"}
+        assert not topic.repeats
+        await node.stop()
+
+    run(live, work)
 
 
 @pytest.mark.usefixtures("strange")

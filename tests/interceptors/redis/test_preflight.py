@@ -8,6 +8,7 @@ lost its primary.
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from deelog_connector.devkafka.ports import free_ports
 from deelog_interceptors.redis import preflight
 from deelog_interceptors.redis.link import LinkError, LinkLost
 from deelog_schemas.config import Config
-from tests.interceptors.redis.servers import NAMES, Server, running
+from deelog_schemas.keys import SLOTS
+from tests.interceptors.redis.servers import NAMES, RIGHTS, Server, least_rights, running
 from tests.interceptors.redis.test_address import config
 from tests.support.waiting import waiting
 
 BACKLOG = ("--repl-backlog-size", "64mb")
+ASKED = (*preflight._ASKED, *preflight._ASKED_OF_A_CLUSTER)
 
 
 def config_of(port: int, **more: str) -> Config:
@@ -81,6 +84,30 @@ def test_a_right_that_is_missing(server: Server, right: str) -> None:
     assert text == f"the user some may not {right}"
     server.ask("ACL", "SETUSER", "some", "-@all", *remedy.split())
     assert preflight.lines(config_of(server.port, redis_username="some", redis_password="word"))
+
+
+def explained() -> set[str]:
+    """The rights that the page of the docs explains, but that to keys."""
+    rows = [line.split(" | ")[0] for line in RIGHTS.read_text().splitlines() if line.startswith("| `")]
+    return {right.replace("\\|", "|") for row in rows for right in re.findall(r"`\+([^`]+)`", row)}
+
+
+def test_the_page_explains_each_right_that_it_gives() -> None:
+    given = {word[1:] for word in least_rights() if word[0] == "+"}
+    assert explained() == given | {"select"}
+    assert given == {right.strip("+") for right in (*(right for right, _ in ASKED), *preflight._UNTRIED)}
+
+
+@pytest.mark.parametrize("right", sorted(explained() - {"select"}))
+def test_each_right_of_the_page_is_needed(right: str, tmp_path: Path) -> None:
+    """By a node of a cluster, which needs all of them."""
+    with running("valkey", tmp_path, "--cluster-enabled", "yes") as server:
+        given = config_of(server.port, redis_username="deelog", redis_password="secret", segment_count=str(SLOTS))
+        server.ask(*least_rights())
+        assert preflight.lines(given)
+        server.ask("ACL", "SETUSER", "deelog", f"-{right}")
+        with pytest.raises(LinkError, match=rf"(?i)the user deelog may not {re.escape(right)}"):
+            preflight.lines(given)
 
 
 @pytest.mark.parametrize("rights", ["", "+info", "+@all ~deelog:*", "+@all -scan -psync ~other"])
