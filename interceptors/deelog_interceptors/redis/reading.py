@@ -34,12 +34,19 @@ _LONG: Final = b""
 """In the place of an argument that was too long to be kept; as a key it says nothing."""
 _PLACE: Final = ((b"ROLE",), (b"INFO", b"replication"))
 _OVERHEAD: Final = 32
-"""An entry that takes so much more memory than `max.entry.bytes` is not read at all."""
+"""An entry that takes so much more memory than `max.entry.bytes` is not read at all: small parts take as much."""
+_OVERHEAD_OF_STRINGS: Final = 3
+"""One that has grown has room for as much again."""
+_MOST_BYTES: Final = 32 << 20
+"""Memory that entries take which are read at once, where that is more than one."""
 
 
 @dataclass(slots=True)
 class Read:
-    """What came of reading some keys. `changed`: keys whose type has changed meanwhile, to be read again."""
+    """What came of reading some keys. `changed`: keys whose type has changed meanwhile, or that were too much for once.
+
+    They are to be read again.
+    """
 
     id: str
     """The replication id of the stream that the images' offsets are of; empty where there are none."""
@@ -54,7 +61,7 @@ async def read(client: Client, keys: Sequence[bytes], values: Values, cluster: b
     """
     looks = await client.ask([look for key in keys for look in ((b"TYPE", key), (b"MEMORY", b"USAGE", key))])
     groups: dict[int, list[_Look]] = {}
-    found = Read("")
+    found, total = Read(""), 0
     for key, kind, size in zip(keys, looks[::2], looks[1::2], strict=True):
         refused = next((each for each in (kind, size) if isinstance(each, hiredis.ReplyError)), None)
         if refused is not None and is_elsewhere(refused):
@@ -62,7 +69,12 @@ async def read(client: Client, keys: Sequence[bytes], values: Values, cluster: b
         elif refused is not None:
             raise refusal("the server does not say of what type and how large an entry is", refused)
         else:
-            groups.setdefault(slot_of(key) if cluster else 0, []).append(_Look(key, kind, size or 0))
+            look = _Look(key, kind, size or 0)
+            total += 0 if look.is_too_large(values.most) else look.size
+            if groups and total > _MOST_BYTES:
+                found.changed.append(key)
+            else:
+                groups.setdefault(slot_of(key) if cluster else 0, []).append(look)
     for looked, replies in zip(groups.values(), await _together(client, _reads(groups.values(), values)), strict=True):
         if replies is None:
             found.changed += [look.key for look in looked]
@@ -90,15 +102,19 @@ class _Look(NamedTuple):
     kind: bytes
     size: int
 
+    def is_too_large(self, most: int) -> bool:
+        """Whether it is not read, by what an entry may have."""
+        return self.size > most * (_OVERHEAD_OF_STRINGS if self.kind == b"string" else _OVERHEAD)
+
 
 def _reads(groups: Iterable[Sequence[_Look]], values: Values) -> list[list[Sequence[bytes]]]:
     """By group the commands that read its entries, two for each."""
     found: list[list[Sequence[bytes]]] = []
     for looked in groups:
         commands: list[Sequence[bytes]] = []
-        for key, kind, size in looked:
-            reads = None if size > _OVERHEAD * values.most else READS.get(kind)
-            commands += ((b"EXISTS", key) if reads is None else reads(key), (b"PEXPIRETIME", key))
+        for look in looked:
+            reads = None if look.is_too_large(values.most) else READS.get(look.kind)
+            commands += ((b"EXISTS", look.key) if reads is None else reads(look.key), (b"PEXPIRETIME", look.key))
         found.append(commands)
     return found
 

@@ -77,6 +77,42 @@ def test_each_type_with_its_expiry_as_of_one_offset(server: Server) -> None:
     assert {image.key: image.expires_at for image in found.images if image.expires_at} == {b"s": 99999999999999}
 
 
+def sent(server: Server) -> int:
+    """Bytes that the server has sent."""
+    return int(server.client.info("stats")["total_net_output_bytes"])
+
+
+def test_a_string_that_is_too_large_is_not_read(server: Server) -> None:
+    server.ask("FLUSHALL")
+    server.ask("SET", "small", "v" * 9_000)
+    server.ask("SET", "large", "v" * 100_000)
+    server.ask("SET", "grown", "v" * 4_000)
+    server.ask("APPEND", "grown", "v" * 5_000)  # it has room for as much again
+    before = sent(server)
+    found = asking(server, lambda client: reading.read(client, [b"small", b"large", b"grown"], VALUES))
+    assert sent(server) - before < 40_000
+    values = [json.loads(image.value)["value"] for image in found.images if image.value]
+    assert values == ["v" * 9_000, UNAVAILABLE, "v" * 9_000]
+
+
+def test_what_is_too_much_for_one_transaction_is_read_later(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_MOST_BYTES", 50_000)
+    server.ask("FLUSHALL")
+    keys = [b"%d" % number for number in range(20)]
+    for key in keys:
+        server.ask("RPUSH", key.decode(), *("v" * 900 for _ in range(10)))
+    server.ask("RPUSH", "huge", *("v" * 1000 for _ in range(60)))
+    before = sent(server)
+    found = asking(server, lambda client: reading.read(client, [b"huge", *keys], VALUES))
+    assert [image.key for image in found.images] == [b"huge"], "one is read, however large"
+    assert found.changed == keys
+    found = asking(server, lambda client: reading.read(client, keys, VALUES))
+    assert [image.key for image in found.images] == keys[: len(found.images)]
+    assert [*(image.key for image in found.images), *found.changed] == keys
+    assert 1 <= len(found.images) <= 5
+    assert sent(server) - before < 150_000
+
+
 def test_a_key_whose_type_changes_meanwhile_is_read_again(server: Server) -> None:
     class Between(Client):
         """The server's keys change between two questions."""
