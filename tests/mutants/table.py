@@ -56,6 +56,7 @@ BACKUP: Final = "interceptors/deelog_interceptors/grid/replication/backup.py"
 COMMANDS: Final = "interceptors/deelog_interceptors/redis/commands.py"
 CAPTURE: Final = "interceptors/deelog_interceptors/redis/capture.py"
 REDIS_NODE: Final = "interceptors/deelog_interceptors/redis/node.py"
+REDIS_READING: Final = "interceptors/deelog_interceptors/redis/reading.py"
 SEGMENT_TAPE: Final = "interceptors/deelog_interceptors/redis/segment_tape.py"
 STREAM_VIEW: Final = "interceptors/deelog_interceptors/redis/view.py"
 SENTINELS: Final = "interceptors/deelog_interceptors/redis/sentinels.py"
@@ -2410,6 +2411,22 @@ STREAMS: Final = (
         "two halves of the Sentinels, which do not hear one another, name two primaries",
         (Edit(SENTINELS, "2 * most > count", "2 * most >= count"),),
         detector="pytest tests/interceptors/redis/test_sentinels.py -k more_than_half",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "rows-before-changes",
+        "",
+        "values of changes wait for all rows of the resets that were asked for with one another",
+        (Edit(REDIS_NODE, "await self._may_read(len(some))", "await asyncio.sleep(0.6)"),),
+        detector="pytest tests/interceptors/redis/test_node.py -k changes_do_not_wait",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "all-read-at-once",
+        "",
+        "128 entries of 32 MB each are one answer",
+        (Edit(REDIS_READING, "if groups and total > _MOST_BYTES:", "if False:"),),
+        detector="pytest tests/interceptors/redis/test_reading.py -k too_much_for_one",
         because=NO_STREAM,
     ),
     Mutant(
