@@ -785,7 +785,8 @@ def test_what_an_interceptor_reads_is_not_changed_by_a_restart_of_the_connector(
     folder = Path(deelog_interceptors.__file__).parent
     read = {name for file in folder.rglob("*.py") for name in re.findall(r"config\[\"([^\"]+)\"\]", file.read_text())}
     assert "cache.listen" in read
-    assert {name for name in read if not module._fixed(name)} == {"commit.interval.ms", "heartbeat.interval.ms"}
+    asked = {"commit.interval.ms", "heartbeat.interval.ms", "redis.read.keys.per.second"}
+    assert {name for name in read if not module._fixed(name)} == asked
     for secret in ("value.converter.schema.registry.url", "value.converter.basic.auth.user.info"):
         assert "as whom" in module._fixed(secret)
 
