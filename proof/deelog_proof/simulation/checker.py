@@ -167,7 +167,8 @@ class Checker:
         self.counts["views"] += 1
         living = {node.member for node in self.world.living()}
         # With the topology its last owners may be lost: the dead, and those who cannot say that they live.
-        heard = {node.member for node in self.world.living() if node.node_id not in self.world.no_kafka}
+        unheard = self.world.no_kafka | {node.node_id for node in self.world.living() if node.paused}
+        heard = {node.member for node in self.world.living() if node.node_id not in unheard}
         for number, row in enumerate(view.rows):
             old = before.rows[number] if before else None
             if old is None or row != old:
