@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,15 @@ def config_of(port: int, **more: str) -> Config:
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     with running(request.param, tmp_path_factory.mktemp("server")) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def slots(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A node of a cluster, at which all rights are needed."""
+    (bus,) = free_ports(1)
+    cluster = ("--cluster-enabled", "yes", "--cluster-port", str(bus))
+    with running("valkey", tmp_path_factory.mktemp("slots"), *cluster) as node:
+        yield node
 
 
 def test_a_server_with_advice(server: Server) -> None:
@@ -99,15 +109,13 @@ def test_the_page_explains_each_right_that_it_gives() -> None:
 
 
 @pytest.mark.parametrize("right", sorted(explained() - {"select"}))
-def test_each_right_of_the_page_is_needed(right: str, tmp_path: Path) -> None:
-    """By a node of a cluster, which needs all of them."""
-    with running("valkey", tmp_path, "--cluster-enabled", "yes") as server:
-        given = config_of(server.port, redis_username="deelog", redis_password="secret", segment_count=str(SLOTS))
-        server.ask(*least_rights())
-        assert preflight.lines(given)
-        server.ask("ACL", "SETUSER", "deelog", f"-{right}")
-        with pytest.raises(LinkError, match=rf"(?i)the user deelog may not {re.escape(right)}"):
-            preflight.lines(given)
+def test_each_right_of_the_page_is_needed(right: str, slots: Server) -> None:
+    given = config_of(slots.port, redis_username="deelog", redis_password="secret", segment_count=str(SLOTS))
+    slots.ask(*least_rights())
+    assert preflight.lines(given)
+    slots.ask("ACL", "SETUSER", "deelog", f"-{right}")
+    with pytest.raises(LinkError, match=rf"(?i)the user deelog may not {re.escape(right)}"):
+        preflight.lines(given)
 
 
 @pytest.mark.parametrize("rights", ["", "+info", "+@all ~deelog:*", "+@all -scan -psync ~other"])
@@ -154,17 +162,15 @@ def test_segments_that_do_not_fit(server: Server) -> None:
         preflight.lines(config_of(server.port, segment_count="16384"))
 
 
-def test_a_node_of_a_cluster(tmp_path: Path) -> None:
-    (bus,) = free_ports(1)
-    with running("valkey", tmp_path, "--cluster-enabled", "yes", "--cluster-port", str(bus)) as node:
-        first, *_ = preflight.lines(config_of(node.port, segment_count="16384"))
-        assert first.endswith(", in a cluster, primary, replicas: 0")
-        node.ask("ACL", "SETUSER", "some", "reset", "on", ">word", "~*", "+@all", "-cluster|getkeysinslot")
-        given = config_of(node.port, segment_count="16384", redis_username="some", redis_password="word")
-        with pytest.raises(LinkError, match=r"the user some may not cluster\|getkeysinslot: ACL SETUSER some "):
-            preflight.lines(given)
-        with pytest.raises(LinkError, match=r"a node of a cluster.*set segment\.count=16384"):
-            preflight.lines(config_of(node.port))
+def test_a_node_of_a_cluster(slots: Server) -> None:
+    first, *_ = preflight.lines(config_of(slots.port, segment_count="16384"))
+    assert first.endswith(", in a cluster, primary, replicas: 0")
+    slots.ask("ACL", "SETUSER", "some", "reset", "on", ">word", "~*", "+@all", "-cluster|getkeysinslot")
+    given = config_of(slots.port, segment_count="16384", redis_username="some", redis_password="word")
+    with pytest.raises(LinkError, match=r"the user some may not cluster\|getkeysinslot: ACL SETUSER some "):
+        preflight.lines(given)
+    with pytest.raises(LinkError, match=r"a node of a cluster.*set segment\.count=16384"):
+        preflight.lines(config_of(slots.port))
 
 
 def test_an_old_release(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
