@@ -56,6 +56,7 @@ BACKUP: Final = "interceptors/deelog_interceptors/grid/replication/backup.py"
 COMMANDS: Final = "interceptors/deelog_interceptors/redis/commands.py"
 CAPTURE: Final = "interceptors/deelog_interceptors/redis/capture.py"
 REDIS_NODE: Final = "interceptors/deelog_interceptors/redis/node.py"
+REDIS_LINK: Final = "interceptors/deelog_interceptors/redis/link.py"
 REDIS_READING: Final = "interceptors/deelog_interceptors/redis/reading.py"
 SEGMENT_TAPE: Final = "interceptors/deelog_interceptors/redis/segment_tape.py"
 STREAM_VIEW: Final = "interceptors/deelog_interceptors/redis/view.py"
@@ -2411,6 +2412,14 @@ STREAMS: Final = (
         "two halves of the Sentinels, which do not hear one another, name two primaries",
         (Edit(SENTINELS, "2 * most > count", "2 * most >= count"),),
         detector="pytest tests/interceptors/redis/test_sentinels.py -k more_than_half",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "listed-by-sentinels",
+        "",
+        "a connector's link is a replica for Sentinels, of port 0 and down for ever",
+        (Edit(REDIS_LINK, 'await ask("REPLCONF", "ip-address", "")', "pass"),),
+        detector="pytest tests/interceptors/redis/test_sentinels.py -k cannot_be_promoted",
         because=NO_STREAM,
     ),
     Mutant(

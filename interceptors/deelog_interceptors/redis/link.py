@@ -140,6 +140,8 @@ async def _attached(
     lineage, now = told(info), int(info["master_repl_offset"])
     await ask("REPLCONF", "capa", "eof", "capa", "psync2")
     await ask("REPLCONF", "rdb-filter-only", "")
+    # Without an address no Sentinel lists this link: it would be a replica of port 0 for them, down for ever.
+    await ask("REPLCONF", "ip-address", "")
     place = Place(lineage, now, 0) if wanted is None and cluster else wanted  # a cluster has one database
     if place is not None and place.offset <= min(now, lineage.shared(place.lineage)):
         answer = await ask("PSYNC", lineage.id, str(place.offset + 1))

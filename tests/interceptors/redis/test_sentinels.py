@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -218,11 +219,16 @@ def test_a_connector_cannot_be_promoted(live: LiveMemory, watched: Watched) -> N
         node = await started(live, first, **watched.fields)
         await caught_up(live, first)
         sentinel: Any = watched.sentinels[0].client
+        await awaiting(lambda: first.client.info("replication")["connected_slaves"] == 2, 20, "the link to be known")
+        begin = time.monotonic()
 
         def flags() -> list[str]:
             return sorted(each["flags"] for each in sentinel.sentinel_slaves("mymaster"))
 
-        await asyncio.sleep(2)  # what shall not be found has the time to be
+        def has_looked() -> bool:
+            return bool(sentinel.sentinel_master("mymaster")["info-refresh"] / 1000 < time.monotonic() - begin - 0.5)
+
+        await awaiting(has_looked, 30, "the Sentinel to look for replicas")
         assert flags() == ["slave"]
         second.stop()
         await awaiting(lambda: "s_down" in flags()[0], 20, "no replica that is good")
