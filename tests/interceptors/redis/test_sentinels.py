@@ -159,7 +159,8 @@ def test_the_replica_that_the_sentinels_promote_is_written_by_its_connector(live
         await watched.settled(first, second)
         load(first, 4)
         topic = await caught_up(live, first)
-        assert set(topic.resets) == {"initial"}
+        # The second one lives on until it is told: positions renewed meanwhile may say more than the first one has.
+        assert set(topic.resets) <= {"initial", "stream_lost"}
         assert not topic.repeats
         for node in nodes:
             await node.stop()
