@@ -22,6 +22,7 @@ import pytest
 
 from deelog_connector.devkafka.ports import HOST, free_port
 from deelog_schemas.java import cache_dir
+from tests.support.http import answers
 from tests.support.waiting import waiting
 
 _SECONDS = 60.0
@@ -87,14 +88,7 @@ class Prometheus:
     def _is_ready(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, self.log.read_text()
-        try:
-            with urllib.request.urlopen(f"http://{HOST}:{self._port}/-/ready", timeout=5):
-                return True
-        except urllib.error.HTTPError as error:
-            error.close()  # it holds the connection
-            return False
-        except OSError:
-            return False
+        return answers(f"http://{HOST}:{self._port}/-/ready")
 
     def stop(self) -> None:
         """Stops it."""

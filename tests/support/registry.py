@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import tarfile
-import urllib.error
-import urllib.request
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -16,6 +14,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from deelog_connector.devkafka import jars
 from deelog_connector.devkafka.ports import HOST, free_port
 from deelog_schemas.java import find_java
+from tests.support.http import answers
 from tests.support.waiting import waiting
 
 _START_SECONDS: Final = 120.0
@@ -78,14 +77,7 @@ class Apicurio:
     def _answers(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, f"Apicurio ended:\n{self.log.read_text()[-2000:]}"
-        try:
-            with urllib.request.urlopen(f"{self.url}/subjects", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except urllib.error.HTTPError as error:
-            error.close()  # it holds the connection
-            return False
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            return False
+        return answers(f"{self.url}/subjects")
 
 
 def _unpacked() -> Path:

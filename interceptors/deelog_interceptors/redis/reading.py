@@ -69,13 +69,15 @@ async def read(client: Client, keys: Sequence[bytes], values: Values, cluster: b
         elif refused is not None:
             raise refusal("the server does not say of what type and how large an entry is", refused)
         else:
-            look = _Look(key, kind, size or 0)
-            total += 0 if look.is_too_large(values.most) else look.size
+            too_large = (size or 0) > values.most * (_OVERHEAD_OF_STRINGS if kind == b"string" else _OVERHEAD)
+            total += 0 if too_large else size or 0
             if groups and total > _MOST_BYTES:
                 found.changed.append(key)
             else:
+                reads = None if too_large else READS.get(kind)
+                look = _Look(key, kind, (b"EXISTS", key) if reads is None else reads(key))
                 groups.setdefault(slot_of(key) if cluster else 0, []).append(look)
-    for looked, replies in zip(groups.values(), await _together(client, _reads(groups.values(), values)), strict=True):
+    for looked, replies in zip(groups.values(), await _together(client, _reads(groups.values())), strict=True):
         if replies is None:
             found.changed += [look.key for look in looked]
             continue
@@ -96,27 +98,16 @@ async def read(client: Client, keys: Sequence[bytes], values: Values, cluster: b
 
 
 class _Look(NamedTuple):
-    """Of what type an entry is, and how much memory it takes."""
+    """Of what type an entry is, and the command that reads it."""
 
     key: bytes
     kind: bytes
-    size: int
-
-    def is_too_large(self, most: int) -> bool:
-        """Whether it is not read, by what an entry may have."""
-        return self.size > most * (_OVERHEAD_OF_STRINGS if self.kind == b"string" else _OVERHEAD)
+    command: Sequence[bytes]
 
 
-def _reads(groups: Iterable[Sequence[_Look]], values: Values) -> list[list[Sequence[bytes]]]:
+def _reads(groups: Iterable[Sequence[_Look]]) -> list[list[Sequence[bytes]]]:
     """By group the commands that read its entries, two for each."""
-    found: list[list[Sequence[bytes]]] = []
-    for looked in groups:
-        commands: list[Sequence[bytes]] = []
-        for look in looked:
-            reads = None if look.is_too_large(values.most) else READS.get(look.kind)
-            commands += ((b"EXISTS", look.key) if reads is None else reads(look.key), (b"PEXPIRETIME", look.key))
-        found.append(commands)
-    return found
+    return [[each for look in looked for each in (look.command, (b"PEXPIRETIME", look.key))] for looked in groups]
 
 
 async def place(client: Client) -> tuple[str, int]:

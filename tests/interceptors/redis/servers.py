@@ -20,6 +20,8 @@ from tests.support.waiting import waiting
 
 NAMES = ["redis", "valkey"]
 RIGHTS = ROOT / "docs" / "howto" / "redis-acl.md"
+AS_DEELOG = {"redis_username": "deelog", "redis_password": "secret"}
+"""The fields with which a connector is the user of `least_rights`."""
 
 
 def least_rights() -> list[str]:

@@ -25,7 +25,7 @@ from deelog_schemas.keys import segment_of
 from deelog_schemas.positions import PositionState, decode_state
 from deelog_schemas.records import ON_POSITIONS
 from tests.interceptors.cachetools.reading import Topic, read
-from tests.interceptors.redis.servers import Server, least_rights, running
+from tests.interceptors.redis.servers import AS_DEELOG, Server, least_rights, running
 from tests.support.memory import LiveMemory
 from tests.support.topics import derived
 from tests.support.waiting import awaiting
@@ -624,16 +624,15 @@ def test_of_a_command_that_is_not_known_the_server_says_which_keys_it_writes(
 
 def test_the_least_rights_that_the_docs_give(live: LiveMemory, server: Server) -> None:
     server.ask(*least_rights())
-    password = {"redis_username": "deelog", "redis_password": "secret"}
 
     async def work() -> None:
         load(server, 1)
-        node = await started(live, server, **password)
+        node = await started(live, server, **AS_DEELOG)
         load(server, 2)
         await caught_up(live, server)
         await node.stop()
         load(server, 3)
-        node = await started(live, server, **password)
+        node = await started(live, server, **AS_DEELOG)
         topic = await caught_up(live, server)
         assert set(topic.resets) == {"initial"}
         await node.stop()
@@ -644,11 +643,10 @@ def test_the_least_rights_that_the_docs_give(live: LiveMemory, server: Server) -
 
 def test_a_right_that_is_taken_away_while_it_runs(live: LiveMemory, server: Server) -> None:
     server.ask(*least_rights())
-    password = {"redis_username": "deelog", "redis_password": "secret"}
 
     async def work() -> None:
         load(server, 1)
-        node = await started(live, server, **password)
+        node = await started(live, server, **AS_DEELOG)
         await caught_up(live, server)
         server.ask("ACL", "SETUSER", "deelog", "-role")
         load(server, 2)
@@ -656,7 +654,7 @@ def test_a_right_that_is_taken_away_while_it_runs(live: LiveMemory, server: Serv
             await asyncio.wait_for(asyncio.shield(node.failure), 20)
         await node.stop()
         server.ask("ACL", "SETUSER", "deelog", "+role")
-        node = await started(live, server, **password)
+        node = await started(live, server, **AS_DEELOG)
         topic = await caught_up(live, server)
         assert set(topic.resets) == {"initial"}
         assert not topic.repeats

@@ -23,7 +23,7 @@ from deelog_interceptors.redis import preflight
 from deelog_interceptors.redis.link import LinkError, LinkLost
 from deelog_schemas.config import Config
 from deelog_schemas.keys import SLOTS
-from tests.interceptors.redis.servers import NAMES, RIGHTS, Server, least_rights, running
+from tests.interceptors.redis.servers import AS_DEELOG, NAMES, RIGHTS, Server, least_rights, running
 from tests.interceptors.redis.test_address import config
 from tests.support.waiting import waiting
 
@@ -110,7 +110,7 @@ def test_the_page_explains_each_right_that_it_gives() -> None:
 
 @pytest.mark.parametrize("right", sorted(explained() - {"select"}))
 def test_each_right_of_the_page_is_needed(right: str, slots: Server) -> None:
-    given = config_of(slots.port, redis_username="deelog", redis_password="secret", segment_count=str(SLOTS))
+    given = config_of(slots.port, **AS_DEELOG, segment_count=str(SLOTS))
     slots.ask(*least_rights())
     assert preflight.lines(given)
     slots.ask("ACL", "SETUSER", "deelog", f"-{right}")
