@@ -79,6 +79,7 @@ class Node:
         self._links = Links(hello, self)
         self._listener = PeerListener(hello, self)
         self.connector = Connector(config, self.member, self, connector_name="grid", port=new_port())
+        self.finished = self.connector.finished
         self.lifecycle = Lifecycle(config, {config["cache.name"]: self.connector})
         self.sources = (GridMetrics(self, config["topic.prefix"], config["cache.name"]),)
         core = self.connector.sink

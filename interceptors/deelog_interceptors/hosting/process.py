@@ -17,7 +17,7 @@ from deelog_schemas.config import Config
 from deelog_schemas.member import is_of_the_future
 
 if TYPE_CHECKING:
-    from deelog_connector.runtime import Connector, Lifecycle
+    from deelog_connector.runtime import Lifecycle
 
 log = logging.getLogger(__name__)
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -37,8 +37,9 @@ MetricsPage = Callable[[], tuple[bytes, str]]
 class Hosted(Protocol):
     """A cache with its connector. The last call is exactly one of `stop()` and `abort()`."""
 
-    connector: Connector
     lifecycle: Lifecycle
+    finished: asyncio.Future[Any]
+    """Done once there is nothing more to capture."""
     failure: asyncio.Future[None]
     """Done, with an exception, once it cannot go on."""
 
@@ -135,7 +136,7 @@ async def run(
         except BaseException:
             await hosted.abort()
             raise
-        ends: list[asyncio.Future[Any]] = [stopped, hosted.failure, hosted.connector.finished]
+        ends: list[asyncio.Future[Any]] = [stopped, hosted.failure, hosted.finished]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if rest is not None:
             await rest.stop()  # no request may pause the connector while it writes its last transactions

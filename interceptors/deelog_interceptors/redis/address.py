@@ -1,4 +1,5 @@
-"""Where a server is, and as whom it is asked: `redis.url`, `redis.username`, `redis.password`, `redis.ssl.*`.
+"""Where a server is, and as whom it is asked: `redis.url`, `redis.databases`, `redis.username`, `redis.password`,
+`redis.ssl.*`.
 
 And the same of Sentinels: `redis.sentinels`, `redis.sentinel.*`.
 """
@@ -29,19 +30,21 @@ class Address:
 
     @classmethod
     def of(cls, config: Config) -> Address:
-        """Raises `ConfigError`."""
-        url = config["redis.url"]
+        """Of `cache.name`, where there are several. Raises `ConfigError`."""
+        url, databases = config["redis.url"], databases_of(config)
         try:
             parts = urlsplit(url)
             others = parts.query or parts.fragment or parts.username
             if parts.scheme not in ("redis", "rediss") or not parts.hostname or others:
                 raise ValueError
             database = int(parts.path.removeprefix("/") or 0)
-            if database < 0:
+            if database < 0 or (database and databases):
                 raise ValueError
+            database = databases.get(config["cache.name"], database)
             host, port = parts.hostname, parts.port or 6379
         except ValueError:
-            remedy = "redis://<host>:<port>/<database>, or rediss://; who asks is redis.username and redis.password"
+            remedy = "redis://<host>:<port>/<database>, or rediss://; who asks is redis.username and redis.password, "
+            remedy += "and redis.databases takes the place of a database"
             raise ConfigError([FieldError("redis.url", f"{url!r} is no address of a server: {remedy}")]) from None
         username, password = config["redis.username"], config.secret("redis.password")
         return cls(host, port, database, username, password, _tls(config))
@@ -62,6 +65,12 @@ class Address:
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
+
+
+def databases_of(config: Config) -> dict[str, int]:
+    """`redis.databases`, by the name of the cache."""
+    pairs = (entry.split(":") for entry in config["redis.databases"])
+    return {name: int(number) for number, name in pairs}
 
 
 def _tls(config: Config) -> ssl.SSLContext | None:

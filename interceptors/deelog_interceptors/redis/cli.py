@@ -17,7 +17,7 @@ from deelog_schemas.config import Config, Role, load
 from deelog_schemas.errors import ConfigError, DeelogError, FieldError
 
 if TYPE_CHECKING:
-    from deelog_interceptors.redis.node import RedisNode
+    from deelog_interceptors.redis.databases import Databases
 
 _CLASS: Final = "deelog.RedisConnector"
 
@@ -67,14 +67,16 @@ def check(config: Config) -> None:
 
 async def serve(config: Config) -> None:
     """Runs until a signal, a failure or the connector's end. Raises `DeelogError`."""
-    from deelog_interceptors.redis.node import RedisNode
+    from deelog_interceptors.redis.databases import Databases
 
     stopped = signalled()  # once: a signal between two starts counts
-    await restarting(lambda after: RedisNode(config, after=after), lambda running: _serve(config, running, stopped))
+    await restarting(lambda after: Databases(config, after=after), lambda running: _serve(config, running, stopped))
 
 
-async def _serve(config: Config, running: RedisNode, stopped: asyncio.Future[None]) -> None:
+async def _serve(config: Config, running: Databases, stopped: asyncio.Future[None]) -> None:
     def announce() -> None:
-        click.echo(f"deelog run {running.member} captures {running.address}")
+        for node in running.nodes:
+            where = f"{node.address}/{node.address.database}"
+            click.echo(f"deelog run {node.member} captures {where} as {node.cache}")
 
     await host(config, running, page(running.lifecycle.connectors, running.sources), announce, stopped)

@@ -1,6 +1,7 @@
 """A connector beside one server: reads its stream, asks what the stream does not say, and writes what is its to write.
 
-Everything on one asyncio loop. The rules are those of `capture.py`; this carries them out.
+It is of one database; `databases.py` has several. Everything on one asyncio loop. The rules are those of `capture.py`;
+this carries them out.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from typing import Final
 
 from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.kafka_port import KafkaPort
-from deelog_connector.metrics.shared_server import MetricsShare
-from deelog_connector.runtime import Connector, Lifecycle
+from deelog_connector.runtime import Connector
 from deelog_interceptors.redis import reading
 from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.capture import Capture
@@ -62,7 +62,7 @@ class RedisNode:
 
     def __init__(self, config: Config, new_port: Callable[[], KafkaPort] = Librdkafka, *, after: str = "") -> None:
         """`after` is an earlier process of this node, whose clock may have been ahead. Raises `ConfigError`."""
-        self.address = Address.of(config)
+        self.address, self.cache = Address.of(config), str(config["cache.name"])
         self._segments, self._max_bytes = config["segment.count"], config["max.entry.bytes"]
         self.values = Values(config)
         self._acks_all = config["cache.acks"] == "all"
@@ -72,7 +72,6 @@ class RedisNode:
         self.capture = Capture(self.member, self._tape(Place(_NOWHERE, 0, 0)))
         self.connector = Connector(config, self.member, self.capture, connector_name="redis", port=port)
         self.capture.sink = self.connector.sink
-        self.lifecycle = Lifecycle(config, {config["cache.name"]: self.connector})
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.serves = False
         """Whether it has read of the server."""
@@ -92,8 +91,7 @@ class RedisNode:
         self._hurried: asyncio.TimerHandle | None = None
         self.capture.changed = self._changed
         self._tasks: list[asyncio.Task[None]] = []
-        self._served: MetricsShare | None = None
-        self.sources = (RedisMetrics(self, config["topic.prefix"], config["cache.name"]),)
+        self.metrics = RedisMetrics(self, config["topic.prefix"], config["cache.name"])
 
     @property
     def is_attached(self) -> bool:
@@ -108,7 +106,6 @@ class RedisNode:
 
     async def start(self) -> None:
         """Returns once the server's stream is read. Raises `DeelogError`."""
-        self._served = MetricsShare(self.connector.config, self.lifecycle.connectors, self.sources)
         await self.connector.start()
         self.connector.failure.add_done_callback(self._connector_failed)
         if self.sentinels is not None:
@@ -147,8 +144,6 @@ class RedisNode:
         if self.sentinels is not None:
             await self.sentinels.close()
         await self.connector.stop(release)
-        if self._served is not None:
-            self._served.close()
 
     def failed(self, error: BaseException) -> None:
         if not self.failure.done():

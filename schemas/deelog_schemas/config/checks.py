@@ -151,6 +151,7 @@ def _redis(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Field
     certificate, key, authority = _files_of_tls("redis.ssl")
     yield from _needed(given, ("redis.username", "redis.password"), (key, certificate))
     yield from _sentinels(known, given)
+    yield from _databases(known, given)
     if not known.get("redis.url", "").startswith("rediss:"):
         for one in (certificate, key, authority):
             if one in given:
@@ -177,15 +178,32 @@ def _sentinels(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[F
         yield FieldError("redis.sentinels", problem, _shown("redis.sentinels", known, given))
 
 
+def _databases(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
+    databases = known.get("redis.databases", ())
+    problems = list[str]()
+    if databases and known.get("segment.count") == SLOTS:
+        problems.append(f"a cluster, which is what segment.count={SLOTS} is for, has one: set cache.name")
+    if databases and "cache.name" in known and known["cache.name"] not in (e.partition(":")[2] for e in databases):
+        problems.append("holds the names of the caches: remove cache.name, or name one of these to capture it alone")
+    for problem in problems:
+        yield FieldError("redis.databases", problem, _shown("redis.databases", known, given))
+
+
 def is_loopback(host: str) -> bool:
     """Whether a listener bound to this host can only be reached from this machine."""
     return host in ("localhost", "::1") or re.fullmatch(r"127(\.[0-9]{1,3}){3}", host) is not None
 
 
 def _names(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
-    if not known.keys() >= {"topic.prefix", "cache.name", "topic.delimiter"}:
+    if not known.keys() >= {"topic.prefix", "topic.delimiter"}:
         return
-    prefix, cache, delimiter = known["topic.prefix"], known["cache.name"], known["topic.delimiter"]
+    databases = dict(entry.split(":") for entry in known.get("redis.databases", ()))
+    for cache in [known["cache.name"]] if "cache.name" in known else databases.values():
+        yield from _names_of(cache, known, given)
+
+
+def _names_of(cache: str, known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
+    prefix, delimiter = known["topic.prefix"], known["topic.delimiter"]
     try:
         topics = Topics(prefix, cache, delimiter, known.get("diff.topic"), known.get("signal.kafka.topic"))
         own = {topics.changes, topics.positions, topics.topology, topics.diff, topics.signal, topics.heartbeat}

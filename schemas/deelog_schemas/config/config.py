@@ -63,7 +63,7 @@ def parse(mapping: Mapping[str, Any], role: Role | str = Role.NODE) -> Config:
             errors.append(FieldError(name, str(error), None if text is None else shown(name, text)))
     for field in FIELDS.values():
         if field.name not in mapping:
-            if field.required_by(role):
+            if field.required_by(role, mapping):
                 errors.append(FieldError(field.name, f"is required; {field.takes}"))
             else:
                 values[field.name] = None if field.default is REQUIRED else field.default

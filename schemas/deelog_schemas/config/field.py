@@ -7,7 +7,7 @@ validate answer are derived from the declaration. Types and importance, and thei
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -63,7 +63,8 @@ class Field:
     """A declaration.
 
     `default` is the typed value. It is None where the default is computed by `Config` (`derived` describes it, as text
-    for people). With `REQUIRED` the field is required for the programs in `roles`; for others the default is None.
+    for people). With `REQUIRED` the field is required for the programs in `roles`; for others the default is None, and
+    where the field `instead` of a connector is given.
     `low`, `high`: inclusive. `allowed`: values of an enum or class, or of each entry of a list; `refused`: why
     other values, which somebody may know, are not among them. `check` returns a problem or None.
     """
@@ -77,6 +78,7 @@ class Field:
     importance: Importance = Importance.MEDIUM
     roles: frozenset[Role] = EVERY_ROLE
     derived: str | None = None
+    instead: str = ""
     low: int | None = None
     high: int | None = None
     allowed: tuple[str, ...] = ()
@@ -84,8 +86,10 @@ class Field:
     pattern: re.Pattern[str] | None = None
     check: Callable[[Any], str | None] | None = field(default=None, compare=False)
 
-    def required_by(self, role: Role) -> bool:
-        return self.default is REQUIRED and role in self.roles
+    def required_by(self, role: Role, given: Container[str]) -> bool:
+        """`given`: the names in the file."""
+        replaced = role is Role.NODE and self.instead in given
+        return self.default is REQUIRED and role in self.roles and not replaced
 
     @property
     def default_text(self) -> str | None:

@@ -40,6 +40,16 @@ def addresses(urls: tuple[str, ...]) -> str | None:
     return None
 
 
+def databases(entries: tuple[str, ...]) -> str | None:
+    found = [re.fullmatch(r"([0-9]{1,9}):([A-Za-z0-9._-]{1,200})", entry) for entry in entries]
+    if not found or not all(found):
+        return "must be <database>:<cache.name>, several of them separated by commas: 0:sessions,3:carts"
+    numbers, names = zip(*(match.groups() for match in found if match), strict=True)
+    if len({*map(int, numbers)}) < len(found):
+        return "must not hold a database twice"
+    return None if len({*names}) == len(found) else "must not hold a name twice: each database has a topic of its own"
+
+
 def not_empty(entries: tuple[str, ...]) -> str | None:
     return None if entries else "must not be empty"
 

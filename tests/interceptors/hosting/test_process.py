@@ -34,7 +34,6 @@ class Cache:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rest: bool = True) -> None:
         self.calls: list[str] = []
         self.lifecycle = object()
-        self.connector = SimpleNamespace()
         self.may_start = asyncio.Event()
         self.may_start.set()
         self.start_error: Exception | None = None
@@ -47,7 +46,7 @@ class Cache:
         """Runs it, as a process does."""
         loop = asyncio.get_running_loop()
         self.failure = loop.create_future()
-        self.connector.finished = loop.create_future()
+        self.finished = loop.create_future()
         await run(CONFIG, cast(Hosted, self), lambda: (b"", ""), self._says, stopped or signalled())
 
     def _says(self) -> None:
@@ -104,7 +103,7 @@ def test_the_end_of_the_connector_stops_it(monkeypatch: pytest.MonkeyPatch) -> N
         hosted = Cache(monkeypatch, rest=False)
         running = asyncio.ensure_future(hosted.run())
         await awaiting(lambda: "serves" in hosted.calls, 20, "it to serve")
-        hosted.connector.finished.set_result(None)
+        hosted.finished.set_result(None)
         await running
         assert hosted.calls == ["rest", "start", "serves", "stop"]
 
@@ -116,7 +115,7 @@ def test_the_garbage_collector_waits_for_more(monkeypatch: pytest.MonkeyPatch) -
         hosted = Cache(monkeypatch)
         running = asyncio.ensure_future(hosted.run())
         await awaiting(lambda: "serves" in hosted.calls, 20, "it to serve")
-        hosted.connector.finished.set_result(None)
+        hosted.finished.set_result(None)
         await running
 
     before = gc.get_threshold()
@@ -208,7 +207,6 @@ def test_a_signal_behind_a_failed_start_ends_the_next_one(monkeypatch: pytest.Mo
 
 SERVER: Final = """
 import asyncio, resource, sys
-from types import SimpleNamespace
 from deelog_interceptors.hosting.process import run, signalled
 from tests.connector.cache import config_of
 
@@ -220,7 +218,7 @@ class Hosted:
     lifecycle = None
     async def start(self):
         loop = asyncio.get_running_loop()
-        self.failure, self.connector = loop.create_future(), SimpleNamespace(finished=loop.create_future())
+        self.failure, self.finished = loop.create_future(), loop.create_future()
         self.server = await loop.create_server(Echo, "127.0.0.1", 0)
         resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
         print(self.server.sockets[0].getsockname()[1], flush=True)

@@ -31,6 +31,14 @@ def test_what_an_address_says(url: str, host: str, port: int, database: int) -> 
     assert Address.of(config(redis_url=url)) == Address(host, port, database)
 
 
+def test_the_database_of_a_cache_where_there_are_several() -> None:
+    several = {"redis_databases": "0:c,3:carts", "redis_url": "redis://h:1"}
+    assert Address.of(config(**several)).database == 0
+    assert Address.of(config(**several, cache_name="carts")).database == 3
+    with pytest.raises(ConfigError, match=r"redis\.databases takes the place of a database"):
+        Address.of(config(redis_databases="0:c", redis_url="redis://h/3"))
+
+
 def test_the_addresses_of_sentinels() -> None:
     assert Address.of_sentinels(config()) == []
     named = {"redis_sentinels": "10.0.0.1:26379,[::1]:7", "redis_sentinel_master": "m"}

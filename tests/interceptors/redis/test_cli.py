@@ -96,6 +96,22 @@ def test_a_process_that_is_killed_and_one_that_is_stopped(kafka: Broker, tmp_pat
         assert [reader.resets for reader in readers.values()] == [["initial"]] * 8
 
 
+def test_one_process_for_several_databases(kafka: Broker, tmp_path: Path) -> None:
+    with running("valkey", tmp_path / "server") as server:
+        path = properties(tmp_path, kafka.bootstrap, server, redis_databases="0:sessions,3:carts")
+        path.write_text(path.read_text().replace("cache.name=sessions\n", ""))
+        load(server, 1)
+        with connector(tmp_path, 0, path) as program:
+            waiting(lambda: program.said(f"captures 127.0.0.1:{server.port}/3 as carts"), 30, "the second")
+            waiting(lambda: is_caught_up(kafka, server), 30, "Kafka has what the server has")
+            server.ask("SELECT", "3")
+            server.ask("SET", "a", "1")
+            program.process.send_signal(signal.SIGTERM)
+            assert program.ended() == 0, program.output.read_text()
+        entries, _ = derived(read_topic(kafka.bootstrap, f"p{server.port}.carts"))
+        assert entries == {b"a": b'{"type":"string","value":"1"}'}
+
+
 @pytest.mark.slow
 def test_processes_beside_the_nodes_of_a_cluster(kafka: Broker, tmp_path: Path) -> None:
     """With the rights that the page gives; a primary is killed, slots move, a process is killed."""

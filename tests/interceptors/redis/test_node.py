@@ -53,9 +53,9 @@ def config_of(server: Server, **more: str) -> Config:
 VALUES = Values(parse({"topic.prefix": "p", "bootstrap.servers": "b:1", "node.id": "n", "cache.name": "c"}))
 
 
-async def content(server: Server) -> dict[str, str]:
-    """What a server has in database 0, as the product reads it."""
-    client = Client(Address("127.0.0.1", server.port))
+async def content(server: Server, database: int = 0) -> dict[str, str]:
+    """What a server has in a database, as the product reads it."""
+    client = Client(Address("127.0.0.1", server.port, database))
     await client.connect()
     try:
         listed = await reading.keys_of(client, frozenset({0}), 1, VALUES)
@@ -69,20 +69,20 @@ async def content(server: Server) -> dict[str, str]:
         await client.close()
 
 
-async def caught_up(live: LiveMemory, server: Server) -> Topic:
-    expected = await content(server)
+async def caught_up(live: LiveMemory, server: Server, cache: str = CACHE, database: int = 0) -> Topic:
+    expected = await content(server, database)
 
     def same() -> bool:
-        entries, readers = derived(live.records(CACHE))
+        entries, readers = derived(live.records(cache))
         found = {key.decode(): value.decode() for key, value in entries.items()}
         return found == expected and not any(reader.open for reader in readers.values())
 
     try:
         await awaiting(same, 20, "Kafka has what the server has")
     except TimeoutError:
-        assert read(live, CACHE).entries == expected
+        assert read(live, cache).entries == expected
         raise
-    return read(live, CACHE)
+    return read(live, cache)
 
 
 def load(server: Server, seed: int, number: int = 300) -> None:

@@ -79,6 +79,12 @@ BETWEEN: list[tuple[dict[str, Any], str, str]] = [
     ({**WATCHED, "redis.sentinels": "h:1,t:2,H:01"}, "redis.sentinels", "has one of them twice"),
     ({**WATCHED, "redis.sentinels": "s"}, "redis.sentinels", "must be HOST:PORT"),
     ({**WATCHED, "segment.count": 16384}, "redis.sentinels", "elects by itself: remove it"),
+    (
+        {**REDIS, "redis.databases": "0:a", "cache.name": "b"},
+        "redis.databases",
+        "holds the names of the caches: remove",
+    ),
+    ({**REDIS, "redis.databases": "0:sessions", "segment.count": 16384}, "redis.databases", "has one: set cache.name"),
     *(
         ({**REDIS, f"redis.sentinel.{field}": "x"}, f"redis.sentinel.{field}", "name them in redis.sentinels")
         for field in ("master", "username", "password")

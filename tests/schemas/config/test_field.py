@@ -132,10 +132,13 @@ def test_what_it_takes_in_words(field: Field, takes: str) -> None:
 
 
 def test_it_is_required_by_the_programs_that_need_it_and_only_without_a_default() -> None:
-    assert all(SMALL.required_by(role) for role in Role)
+    assert all(SMALL.required_by(role, ()) for role in Role)
     for_nodes = field_of(Type.INT, roles=frozenset({Role.NODE}))
-    assert [role for role in Role if for_nodes.required_by(role)] == [Role.NODE]
-    assert not field_of(Type.INT, default=None).required_by(Role.NODE)
+    assert [role for role in Role if for_nodes.required_by(role, ())] == [Role.NODE]
+    assert not field_of(Type.INT, default=None).required_by(Role.NODE, ())
+    replaced = field_of(Type.INT, instead="other")
+    assert [role for role in Role if not replaced.required_by(role, {"other": 1})] == [Role.NODE]
+    assert all(replaced.required_by(role, {"another": 1}) for role in Role)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from deelog_schemas.config.shapes import (
     address,
     addresses,
     all_servers,
+    databases,
     directory,
     not_blank,
     not_empty,
@@ -25,6 +26,7 @@ HOST_PORT = "must be HOST:PORT or [IPv6]:PORT, the port from 0 to 65535"
 SERVERS = "must be HOST:PORT, several of them separated by commas"
 URLS = "must be http://HOST or https://HOST, with port and path as needed; several separated by commas"
 CREDENTIALS = "must not hold a user or a password: set value.converter.basic.auth.user.info"
+DATABASES = "must be <database>:<cache.name>, several of them separated by commas: 0:sessions,3:carts"
 DIRECTORY = "must be a directory that is mounted where driver and executors run, as a path or file:///path"
 
 
@@ -52,6 +54,15 @@ def test_an_address_is_split_into_host_and_port(text: str, parts: tuple[str, int
         *((addresses, (url,), URLS) for url in ("registry:8081", "http://", "ftp://r", "http://r/a b", "xhttp://r")),
         *((addresses, ("http://r", url), URLS) for url in ("http://r:8081?a=b", "http://r/p#f", "http:///p")),
         (addresses, ("http://r", "http://user:secret@r:8081"), CREDENTIALS),
+        (databases, ("0:a",), None),
+        (databases, ("0:sessions", "15:a-b.c_d", "999999999:x"), None),
+        *(
+            (databases, given, DATABASES)
+            for given in ((), ("a",), ("0",), ("0:",), (":a",), ("0:a", "-1:b"), ("0:a b",))
+        ),
+        *((databases, (given,), DATABASES) for given in ("1234567890:a", "0:a:b", "0:" + "x" * 201, " 0:a", "0:a\n")),
+        (databases, ("0:a", "00:b"), "must not hold a database twice"),
+        (databases, ("0:a", "1:a"), "must not hold a name twice: each database has a topic of its own"),
         (not_empty, ("a",), None),
         (not_empty, (), "must not be empty"),
         (operations, ("none",), None),
