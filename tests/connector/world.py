@@ -131,11 +131,12 @@ class Node:
                 self.tails[partition] = raw.offset + 1
                 worked = True
             if self.world.watching:
-                end, epoch = self.world.broker.logs[CHANGES, partition].stable, self.world.leader_epoch
+                changes, epoch = self.world.broker.logs[CHANGES, partition], self.world.leader_epoch
+                end = changes.end
                 seen, before = self.core.end_of(partition)
                 # Another leader, and a log that is complete up to the last seen end: later records may be lost.
                 intact = True if before not in (-1, epoch) and end >= seen else None
-                self.core.end_read(partition, end, epoch, intact)
+                self.core.end_read(partition, end, epoch, intact, changes.stable)
         return worked
 
     def carry_out(self, effect: Effect, hang: bool) -> bool:
@@ -158,7 +159,7 @@ class Node:
         elif isinstance(effect, FindHanging):
             firsts = [broker.logs[topic, effect.partition].hanging for topic in (CHANGES, POSITIONS)]
             found = [self.decoder.hanging(raw, raw.topic == POSITIONS) for raw in firsts if raw is not None]
-            core.hanging_found(effect.partition, found)  # all that is open here stays so
+            core.hanging_found(effect.partition, found, bool(found))  # all that is open here stays so
         elif isinstance(effect, EndHanging):
             broker.init(effect.producer.node_id)
             self.world.fences.append((self.node_id, effect.producer.node_id))
@@ -187,6 +188,9 @@ class Node:
 
     def _scan(self, effect: Scan) -> bool:
         log = self.world.broker.logs[CHANGES, effect.partition]
+        for place in effect.places:
+            if place.offset > log.end:
+                self.core.log_was_cut(effect.partition, place)
         records = self.decoder.scanned(log.read(effect.from_offset, len(log.slots))[0], effect.keys)
         if not effect.until <= {r.key for r in records}:
             self.waits += 1

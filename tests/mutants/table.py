@@ -1750,8 +1750,8 @@ SHELL: Final = (
         (
             Edit(
                 EXECUTOR,
-                "self._core.scan_ended(effect.partition, early or not wanted)",
-                "self._core.scan_ended(effect.partition, True)",
+                "self._core.scan_ended(effect.partition, early or not wanted, at_end)",
+                "self._core.scan_ended(effect.partition, True, at_end)",
             ),
         ),
         detector="pytest tests/connector/runtime/test_executor.py -k waits_in_vain",
@@ -1947,8 +1947,52 @@ SHELL: Final = (
         "positions-not-verified",
         "",
         "a log that was cut before the first look passes for whole",
-        (Edit(SHELL_FILE, "            await self._readers.verify_positions()\n", "            pass\n"),),
-        detector="scenario deep_cut_before_the_first_look",
+        (Edit(SCANS, "markers, keys, _places(segments)))", "markers, keys))"),),
+        detector="scenario starts_without_a_leader",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "one-place-for-all-leaders",
+        "",
+        "of all segments of a partition only the highest offset is asked for, under its leader",
+        (
+            Edit(
+                SCANS, "    return tuple(sorted(places.values()))\n", "    return tuple(sorted(places.values())[-1:])\n"
+            ),
+        ),
+        detector="scenario asked_for_each_leader",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "cut-for-all-leaders",
+        "",
+        "a segment that was reset after the log was cut is reset once more",
+        (Edit(TAKEOVERS, " and scan.place.leader_epoch == place.leader_epoch:", ":"),),
+        detector="pytest tests/connector/core/test_takeover.py -k costs_those_who",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "looks-up-to-open-transactions",
+        "",
+        "what is committed behind somebody's open transaction is verified by looks that did not see it",
+        (Edit(READERS, "await brokers.ends(topic, writable, False)", "await brokers.ends(topic, writable)"),),
+        detector="scenario cut_behind_an_open_transaction",
+        because=RARE,
+    ),
+    Mutant(
+        "nothing-more-is-expected",
+        "",
+        "what an old owner wrote between the next one's claim and its fence is missed by nobody",
+        (Edit(TAKEOVERS, "                self._expect_more(segment, scan)\n", "                pass\n"),),
+        detector="pytest tests/connector/core/test_log_watch.py -k between_the_claim_and_the_fence",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "waits-for-what-was-deleted",
+        "",
+        "a takeover waits for ever for a claim that was deleted from the log before it was read",
+        (Edit(SCANS, "if segment.marker in missed and segment.marker_offset < 0:", "if False:"),),
+        detector="pytest tests/connector/core/test_scans.py -k nothing_hides",
         because=ONE_CASE,
     ),
     Mutant(

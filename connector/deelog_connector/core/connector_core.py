@@ -96,9 +96,10 @@ class ConnectorCore:
         self.committed = self._transactions.committed
         self.commit_failed = self._transactions.commit_failed
         self.fenced = self._fencing.fenced
-        self.hanging_found = self._hanging.found
+        self.hanging_found = self._scans.hanging_found
         self.waited_in_vain = self._hanging.waited_in_vain
         self.scanned = self._scans.scanned
+        self.log_was_cut = self._takeover.log_was_cut
         self.counted = self._takeover.counted
         self.resumed = self._takeover.resumed
 
@@ -360,9 +361,9 @@ class ConnectorCore:
             segment.owed = POSITIONS_LOST
         self._transactions.reopen()
 
-    def scan_ended(self, partition: int, reached: bool) -> None:
-        """A scan is over; not reached: somebody's open transaction hides the rest."""
-        for seg in self._scans.ended(partition, reached):
+    def scan_ended(self, partition: int, reached: bool, at_end: bool = False) -> None:
+        """A scan is over; see `Scans.ended`."""
+        for seg in self._scans.ended(partition, reached, at_end):
             if seg.phase is Phase.LOOK:
                 self._takeover.look(seg)
             elif seg.phase is Phase.READ:

@@ -7,9 +7,9 @@ One transaction and one scan per partition are under way at most; each effect is
 | `OpenProducer` | `producer_opened()` |
 | `Commit` | `committed(token)` or `commit_failed(token, cause)` |
 | `Fence` | `fenced(producer, takeovers)` |
-| `FindHanging` | `hanging_found(partition, transactions)` |
+| `FindHanging` | `hanging_found(partition, transactions, hidden)` |
 | `EndHanging` | `hanging_ended(effect)` |
-| `Scan` | `scanned(partition, records)` any number of times, then `scan_ended(partition, reached)` |
+| `Scan` | `scanned(partition, records)` any number of times, then `scan_ended(partition, reached, at_end)` |
 | `Count` | `counted(segment, generation, counted)` |
 | `Decided` | `resumed(segment)` |
 | `ReadRows` | `rows_read(segment, reset_id, entries)` |
@@ -173,6 +173,13 @@ class Fence:
     """`(segment, epoch)` of those that wait for it."""
 
 
+class Place(NamedTuple):
+    """An offset of a partition, and the epoch of the leader under whom somebody has looked up to there."""
+
+    leader_epoch: int
+    offset: int
+
+
 @dataclass(frozen=True, slots=True)
 class Scan:
     """Read a partition of the change topic from an offset up to the last of these control records of ours.
@@ -188,6 +195,8 @@ class Scan:
     keys: frozenset[int] = frozenset()
     """Segments of which every record is wanted with its key. Such a scan has low priority: it may end early with
     `reached=True`, and the next one resumes it."""
+    places: tuple[Place, ...] = ()
+    """What is to be asked first: whether the log still holds all up to there. If not: `log_was_cut`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class LogWatch:
             segment.ledger.advance(segment.written, segment.replicated, segment.atomic_to)
 
     def end_of(self, partition: int) -> tuple[int, int]:
-        """The last stable offset that was seen, and the leader epoch then; (-1, -1) before the first."""
+        """The end of all records that was seen, and the leader epoch then; (-1, -1) before the first."""
         return self._node.changes.end(partition), self._node.changes.leader_epoch(partition)
 
     def doubts(self, partition: int, offset: int, leader_epoch: int) -> bool:
@@ -37,9 +37,13 @@ class LogWatch:
         seen, epoch = self.end_of(partition)
         return seen > 0 and (offset < seen or leader_epoch != epoch)
 
-    def end_read(self, partition: int, offset: int, leader_epoch: int, intact: bool | None = None) -> list[int]:
-        """The partition's last stable offset as the broker gave it just now; the segments that lost records, if any.
+    def end_read(
+        self, partition: int, offset: int, leader_epoch: int, intact: bool | None = None, stable: int | None = None
+    ) -> list[int]:
+        """The end of a partition's records as the broker gave it just now; the segments that lost records, if any.
 
+        What is committed behind an open transaction of somebody else may be cut away as well, and is verified only
+        with it: so the end is that of all records, and `stable` the last stable offset, where that is another one.
         `intact` is the log's answer where `doubts` asked for it: whether it still holds all up to the offset seen last,
         under the leader epoch of then. If it was not asked, an end below that offset is a truncation: the segments owe
         a reset. An intact log that ends below is that of a broker that has just started: its high watermark trails.
@@ -51,6 +55,7 @@ class LogWatch:
             return []
         changes.leader_epochs[partition] = leader_epoch
         changes.ends[partition] = offset
+        changes.stable[partition] = offset if stable is None else min(stable, offset)
         if intact is False or offset < seen:
             self._node.counts.truncations += 1
             changes.cut_in[partition] = leader_epoch
@@ -69,10 +74,9 @@ class LogWatch:
         changes = self._node.changes
         if not changes.is_another(topic_id):
             return False
-        changes.ends.clear()
         changes.cut_in.clear()
         for partition in range(self._node.settings.partitions):
-            changes.ends[partition] = 0
+            changes.ends[partition] = changes.stable[partition] = 0
             self._lost(partition, "topic_recreated")
         return True
 

@@ -100,7 +100,7 @@ class Resets:
         strategy = node.settings.reset_strategy
         fields = {"id": reset.reset_id, "reason": reset.reason, "strategy": str(strategy)}
         marker = batch.control(Kind.RESET_BEGIN, segment, reset.begin, fields)
-        segment.await_marker(marker, node.changes.end(segment.partition))
+        segment.await_marker(marker, node.changes.stable_end(segment.partition))
         if strategy.takes_back:
             known = segment.known.position
             segment.collect_keys(KeysInKafka(max(segment.ledger.base_offset, known.base_offset if known else -1)))

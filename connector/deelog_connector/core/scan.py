@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from deelog_connector.core.effects import ScannedRecord
+from deelog_connector.core.effects import Place, ScannedRecord
 from deelog_connector.core.history import History, end_of
 from deelog_connector.core.ledger import CommittedRun, Inherited
 from deelog_schemas.header import Kind, Position
@@ -71,7 +71,10 @@ class SegmentScan:
     """The same, within or beyond `history`."""
     runs: Sequence[CommittedRun] = ()
     """What this very node committed and must find."""
-    inherited: Inherited | None = None
+    inherited: list[Inherited] = field(default_factory=list)
+    """By the position that was known at one's claim, and by what an old owner wrote between that and its fence."""
+    place: Place | None = None
+    """What the log must still hold, since nobody has looked under its present leader."""
     unverified_from: int | None = None
     """Where the leader has changed since the last position, the offset from which nobody has looked since: all that is
     inherited must be found, and all of a reset that begins there."""
@@ -168,7 +171,7 @@ class SegmentScan:
 
     def inherited_runs(self) -> list[CommittedRun]:
         """What somebody else has committed, and this node must find until the log's end was looked at."""
-        return self.inherited.runs(self.reset_at) if self.inherited is not None else []
+        return [run for inherited in self.inherited for run in inherited.runs(self.reset_at)]
 
     def gaps(self, written: int) -> list[tuple[int, int]]:
         """What gave way of the sequences behind the last reset, as `Ledger.coalesced_runs`: nothing else is missing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from deelog_connector.core.effects import Scan, ScannedRecord
+from deelog_connector.core.effects import Hanging, HangingAbort, Place, Scan, ScannedRecord
 from deelog_connector.core.hanging import HangingTransactions
 from deelog_connector.core.reset_strategy import KeysInKafka
 from deelog_connector.core.segment import Segment
@@ -21,6 +21,8 @@ class Scans:
         """By partition the markers that the scan under way was sent for."""
         self._read_to: dict[int, int] = {}
         """By partition the offset up to which it has come."""
+        self._missed: dict[int, frozenset[bytes]] = {}
+        """By partition the markers of a scan that read all there is to be read, and not these."""
 
     @property
     def idle(self) -> bool:
@@ -43,13 +45,14 @@ class Scans:
             markers = frozenset(s.marker for s in segments if s.marker is not None)
             self._markers[partition] = markers
             keys = frozenset(s.number for s in segments if s.collects_keys)
-            scans.append(Scan(partition, min(s.scan_next for s in segments), markers, keys))
+            scans.append(Scan(partition, min(s.scan_next for s in segments), markers, keys, _places(segments)))
         return scans
 
     def forget(self) -> None:
         """The scans under way do not come to their end."""
         self._markers.clear()
         self._read_to.clear()
+        self._missed.clear()
 
     def scanned(self, partition: int, records: Iterable[ScannedRecord]) -> None:
         """Records of the change topic, in offset order; those that no segment waits for are passed over."""
@@ -70,11 +73,25 @@ class Scans:
             elif segment.reset is not None and segment.reset.keys_in_kafka is not None:
                 segment.reset.keys_in_kafka.apply(record)
 
-    def ended(self, partition: int, reached: bool) -> list[Segment]:
-        """A scan is over; the segments whose marker was read. Not reached: an open transaction hides the rest."""
+    def hanging_found(self, partition: int, transactions: Iterable[Hanging | HangingAbort], hidden: bool) -> None:
+        """What is open on a partition, of what is known; `hidden`: whether anything is, or may be.
+
+        Where nothing is, a marker that a scan up to the end has not read is gone: retention, or somebody, has deleted
+        the log up to behind it. It is written again.
+        """
+        self._hanging.found(partition, transactions)
+        missed = self._missed.pop(partition, frozenset())
+        for segment in self._node.primaries_of(partition) if not hidden else ():
+            if segment.marker in missed and segment.marker_offset < 0:
+                segment.look_again()
+
+    def ended(self, partition: int, reached: bool, at_end: bool = False) -> list[Segment]:
+        """A scan is over; the segments whose marker was read. Not reached: an open transaction hides the rest, unless
+        the scan came to the end (`at_end`) and none is open."""
         served, read_to = self._markers.pop(partition, frozenset()), self._read_to.pop(partition, -1)
         waiting = [s for s in self._node.primaries_of(partition) if s.marker is not None]
         if not reached:
+            self._missed[partition] = served if at_end else frozenset()
             self._hanging.waited_in_vain(partition)
         complete = []
         for segment in waiting:
@@ -89,3 +106,13 @@ class Scans:
                 segment.marker = None
                 complete.append(segment)
         return complete
+
+
+def _places(segments: Iterable[Segment]) -> tuple[Place, ...]:
+    """The highest of each leader's: who has that has all below."""
+    places: dict[int, Place] = {}
+    for segment in segments:
+        place = segment.scan.place if segment.scan is not None else None
+        if place is not None:
+            places[place.leader_epoch] = max(place, places.get(place.leader_epoch, place))
+    return tuple(sorted(places.values()))

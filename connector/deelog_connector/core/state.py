@@ -76,14 +76,20 @@ class ChangeTopic(KnownTopic):
     """The change topic. The dictionaries are by partition."""
 
     ends: dict[int, int] = field(default_factory=dict)
+    """Of all records, also those of open transactions."""
+    stable: dict[int, int] = field(default_factory=dict)
     """Last stable offsets."""
     leader_epochs: dict[int, int] = field(default_factory=dict)
     cut_in: dict[int, int] = field(default_factory=dict)
     """The leader epoch in which the log was last found to be cut."""
 
     def end(self, partition: int) -> int:
-        """The last stable offset; -1 before the first look."""
+        """The end of all records; -1 before the first look."""
         return self.ends.get(partition, -1)
+
+    def stable_end(self, partition: int) -> int:
+        """The last stable offset: whatever is committed from now on is behind it. -1 before the first look."""
+        return self.stable.get(partition, -1)
 
     def leader_epoch(self, partition: int) -> int:
         """The leader epoch at the last look; -1 before the first."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from deelog_connector.core import history as past
 from deelog_connector.core.batch import Batch
-from deelog_connector.core.effects import Correct, Corrected, Count, Decided, Released, SteppedDown, Superseded
+from deelog_connector.core.effects import Correct, Corrected, Count, Decided, Place, Released, SteppedDown, Superseded
 from deelog_connector.core.ledger import Inherited
 from deelog_connector.core.replica import Replica
 from deelog_connector.core.rules import (
@@ -56,7 +56,7 @@ class Takeover:
         segment.awaited = node.next_number()
         fields = {"segments": node.settings.segments, "partitions": node.settings.partitions}
         marker = batch.control(Kind.CLAIM, segment, position, {**fields, **self._producer()})
-        segment.await_marker(marker, node.changes.end(segment.partition))
+        segment.await_marker(marker, node.changes.stable_end(segment.partition))
         # CHECK claim-key-per-member, position-is-not-claim, claims-outlive-compaction: a key of its own for each
         # claimant, on the topic that keeps it.
         batch.claim_state(segment, position)
@@ -68,7 +68,7 @@ class Takeover:
         segment.awaited = self._node.next_number()
         marker = batch.control(Kind.ACTIVE, segment, position, self._producer())
         if segment.recheck or segment.uncounted:
-            segment.await_marker(marker, self._node.changes.end(segment.partition))
+            segment.await_marker(marker, self._node.changes.stable_end(segment.partition))
         else:  # READ goes on where LOOK ended
             segment.marker, segment.marker_offset = marker, -1
         batch.claim_state(segment, position)
@@ -87,7 +87,7 @@ class Takeover:
         node, position = self._node, (segment.epoch, segment.last_sequence)
         segment.go(Phase.RELEASING)
         marker = batch.control(Kind.RELEASE, segment, position, {"known": True})
-        segment.await_marker(marker, node.changes.end(segment.partition))
+        segment.await_marker(marker, node.changes.stable_end(segment.partition))
         # The release takes the claim's place and its rank: nobody needs to fence this member, or its node, for it. It
         # comes first: who reads up to a record of its own, which may be between the two, must find one of them.
         state = ReleaseState(*position, node.member, known=True)
@@ -109,8 +109,12 @@ class Takeover:
         """A claim is read on the positions topic: perhaps the member's own that it waits for."""
         if claim.member == self._node.member and claim.number == segment.awaited:
             # CHECK read-to-own-record: what was known when one's own record came, no later and no earlier.
+            before, scan = segment.known.position, segment.scan
             segment.awaited, segment.known = 0, self._node.positions.known(segment.number)
-            self._start_scan(segment)
+            if scan is None:
+                self._start_scan(segment)
+            elif segment.known.position != before:
+                self._expect_more(segment, scan)
         elif claim.epoch > segment.epoch and claim.member != self._node.member and segment.phase in _WRITES:
             segment.look_again()  # who claims this has fenced this node, or has not and should have
 
@@ -200,6 +204,13 @@ class Takeover:
             ledger.base_offset = position.base_offset if position else -1
             self._expect(segment, scan, position, start.written is not None)
 
+    def log_was_cut(self, partition: int, place: Place) -> None:
+        """The log does not hold all up to there any more, which segments of that partition begin to read behind."""
+        for segment in self._node.primaries_of(partition):
+            scan = segment.scan
+            if scan is not None and scan.place is not None and scan.place.leader_epoch == place.leader_epoch:
+                segment.owed = segment.owed or "truncated"
+
     def counted(self, number: int, generation: int, counted: Counted) -> None:
         """A stream has counted a segment's operations, as `Count` of that generation asked."""
         segment = self._node.primaries.get(number)
@@ -235,13 +246,35 @@ class Takeover:
             # wait for: then what it wrote is missed as another's would be.
             shared = past.end_of(segment.history, position.epoch)
             coalesced = position.coalesced_to, position.coalesced
-            scan.inherited = Inherited(above, position.sequence, segment.scan_next, shared, *coalesced)
+            scan.inherited = [Inherited(above, position.sequence, segment.scan_next, shared, *coalesced)]
         if position.leader_epoch != self._node.changes.leader_epoch(segment.partition):
             # Also where it is one's own: it may have been written after a takeover that had not heard of this leader.
             scan.unverified_from = position.read_from
+            # One that begins where its segment does may have been written under a later leader than was known then.
+            looked = above > 0 or position.read_from > position.base_offset >= 0
+            if looked and position.leader_epoch >= 0 < position.read_from:
+                # Below that READ reads nothing, and its owner may not have heard of a cut.
+                scan.place = Place(position.leader_epoch, position.read_from)
         scan.runs = ledger.unverified
         segment.scan_next = min([segment.scan_next, *(run.offset for run in scan.runs)])
         scan.from_base = segment.scan_next <= position.base_offset
+
+    def _expect_more(self, segment: Segment, scan: SegmentScan) -> None:
+        """What an old owner wrote between this node's claim and its own fence, as its positions have it.
+
+        Some of it may have been cut away before the fence. Nobody else misses it.
+        """
+        position = segment.known.position
+        if position is None or position.sequence <= position.read_from_sequence:
+            return
+        shared = past.end_of(segment.history, position.epoch)
+        if position.sequence <= shared:
+            scan.expected = max(scan.expected, position.sequence)
+        else:
+            scan.expected_anywhere = max(scan.expected_anywhere, position.sequence)
+        above, coalesced = position.read_from_sequence, (position.coalesced_to, position.coalesced)
+        offset = scan.inherited[0].offset if scan.inherited else position.read_from
+        scan.inherited.append(Inherited(above, position.sequence, offset, shared, *coalesced))
 
     # -- decide ---------------------------------------------------------------------------------------------------
 

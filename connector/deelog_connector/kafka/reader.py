@@ -210,15 +210,17 @@ def still_holds(config: Config, topic: str, end: PartitionEnd, seconds: float) -
 
 def first_behind(config: Config, topic: str, end: PartitionEnd, seconds: float) -> InRecord | None:
     """The first record behind this end, whatever becomes of its transaction; None where there is none. It blocks."""
-    message = _answer_at(config, topic, end, seconds, {"isolation.level": "read_uncommitted"})
+    message = _answer_at(config, topic, end, seconds)
     return _record_of(message) if message.error() is None else None
 
 
-def _answer_at(
-    config: Config, topic: str, end: PartitionEnd, seconds: float, settings: Mapping[str, str] | None = None
-) -> Message:
-    """What a new consumer gets there: a record, or why there is none. Raises `KafkaUnavailable`."""
-    consumer, _ = opened(Consumer, "consumer", {**consumer_settings(config), **(settings or {})})
+def _answer_at(config: Config, topic: str, end: PartitionEnd, seconds: float) -> Message:
+    """What a new consumer gets there, also of open transactions: a record, or why there is none.
+
+    Raises `KafkaUnavailable`.
+    """
+    settings = {**consumer_settings(config), "isolation.level": "read_uncommitted"}
+    consumer, _ = opened(Consumer, "consumer", settings)
     try:
         consumer.assign([TopicPartition(topic, end.partition, end.offset, leader_epoch=end.leader_epoch)])
         until = time.monotonic() + seconds

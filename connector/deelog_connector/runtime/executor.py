@@ -36,7 +36,7 @@ from deelog_connector.core.effects import (
 )
 from deelog_connector.core.segment import Phase
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, NodeSuperseded, TransformFailed
-from deelog_connector.kafka_port import InRecord, Reader, WriteFailed
+from deelog_connector.kafka_port import InRecord, PartitionEnd, Reader, WriteFailed
 from deelog_connector.runtime.clients import Clients
 from deelog_connector.runtime.context import Context
 from deelog_connector.runtime.encode import Decoder, Encoder
@@ -192,25 +192,30 @@ class Executor:
         self._context.wake()
 
     async def _find_hanging(self, effect: FindHanging) -> None:
-        found = await self._first_behind(effect.partition)
+        found, told = await self._first_behind(effect.partition)
+        hidden = bool(found) or not told
         if found:
             await asyncio.sleep(HANGING_SECONDS)
-            still = await self._first_behind(effect.partition)
+            still, _ = await self._first_behind(effect.partition)
             found = {place: first for place, first in found.items() if place in still}
         transactions = [self._hanging(first) for first in found.values()]
-        self._core.hanging_found(effect.partition, [each for each in transactions if each is not None])
+        self._core.hanging_found(effect.partition, [each for each in transactions if each is not None], hidden)
         self._context.wake()
 
-    async def _first_behind(self, partition: int) -> dict[tuple[str, int], InRecord]:
-        """The first record behind the last stable offset, of each topic that has one, by topic and offset."""
-        found = {}
+    async def _first_behind(self, partition: int) -> tuple[dict[tuple[str, int], InRecord], bool]:
+        """The first record behind the last stable offset, of each topic that has one, by topic and offset.
+
+        And whether both could be asked.
+        """
+        found, told = {}, True
         for topic, _ in self._clients.places(partition):
             try:
                 if (first := await self._clients.brokers.hanging(topic, partition)) is not None:
                     found[topic, first.offset] = first
             except (KafkaUnusable, ConfigError) as error:
                 log.warning("%s", error)
-        return found
+                told = False
+        return found, told
 
     def _hanging(self, first: InRecord) -> Hanging | HangingAbort | None:
         topics = self._clients.config.topics
@@ -237,7 +242,7 @@ class Executor:
     # -- scans ----------------------------------------------------------------------------------------------------
 
     async def _scan(self, effect: Scan) -> None:
-        wanted = set(effect.until)
+        wanted, at_end = set(effect.until), False
         while True:
             if effect.partition in self._core.withheld:
                 # It would keep one of a few readers from the others, and a stop waits for it. Another one follows once
@@ -245,7 +250,8 @@ class Executor:
                 early = True
                 break
             try:
-                early = await self._clients.scanning(partial(self._read_up_to, effect, wanted))
+                await self._ask_the_log(effect)
+                early, at_end = await self._clients.scanning(partial(self._read_up_to, effect, wanted))
                 break
             except (KafkaUnusable, ConfigError) as error:
                 passing = isinstance(error, KafkaUnavailable) and not isinstance(error, KafkaUnauthorized)
@@ -256,16 +262,28 @@ class Executor:
         if wanted and not early:
             log.warning(
                 "partition %d of %s: own record not readable after %.0f s; if a transaction that nobody ends hides it, "
-                "that is aborted",
+                "that is aborted; if none does, it is gone and written again",
                 effect.partition,
                 self._clients.config.topics.changes,
                 SCAN_SECONDS,
             )
-        self._core.scan_ended(effect.partition, early or not wanted)
+        self._core.scan_ended(effect.partition, early or not wanted, at_end)
         self._context.wake()
 
-    async def _read_up_to(self, effect: Scan, wanted: set[bytes], reader: Reader) -> bool:
-        """Passes records to the core until all wanted keys were read. Returns whether it ended early."""
+    async def _ask_the_log(self, effect: Scan) -> None:
+        """Whether it holds what the scan begins behind."""
+        topic = self._clients.config.topics.changes
+        for place in effect.places:
+            end = PartitionEnd(effect.partition, place.offset, place.leader_epoch)
+            if not await self._clients.brokers.still_holds(topic, end):
+                log.error("%s[%d] was cut below offset %d", topic, effect.partition, place.offset)
+                self._core.log_was_cut(effect.partition, place)
+
+    async def _read_up_to(self, effect: Scan, wanted: set[bytes], reader: Reader) -> tuple[bool, bool]:
+        """Passes records to the core until all wanted keys were read.
+
+        Returns whether it ended early, and whether it came to the end of what can be read.
+        """
         clock = self._port.clock
         await reader.seek({effect.partition: effect.from_offset})
         began = clock.monotonic()
@@ -280,5 +298,5 @@ class Executor:
                 if not wanted:
                     break
                 if effect.keys and clock.monotonic() - began > GATHER_SECONDS:
-                    return True
-        return False
+                    return True, False
+        return False, reader.caught_up

@@ -18,7 +18,7 @@ from deelog_connector.runtime.tasks import Retries, Tasks
 from deelog_connector.runtime.topics import ensure_change_topic, ensure_dead_letter_topic, ensure_signal_topic
 from deelog_schemas.config import ConfigError
 from deelog_schemas.errors import DeelogError
-from deelog_schemas.keys import POSITION_KEYS, partition_of
+from deelog_schemas.keys import POSITION_KEYS
 from deelog_schemas.positions import ClaimState, decode_state
 from deelog_schemas.records import ON_POSITIONS, decode
 
@@ -249,30 +249,6 @@ class Readers:
             epochs.update(decode(*raw).header.epoch for raw in await reader.read(POLL_SECONDS))
         return epochs
 
-    async def verify_positions(self) -> None:
-        """Asks whether the log still holds what positions of earlier leaders begin behind: it was not looked at then.
-
-        Below that offset a takeover reads nothing.
-        """
-        core, asked = self._core, dict[int, PartitionEnd]()
-        for number, position in core.table.positions.items():
-            partition = partition_of(number, core.settings.partitions, core.settings.segments)
-            # One that begins where its segment does may have been written under a later leader than was known then.
-            looked = position.read_from_sequence > 0 or position.read_from > position.base_offset >= 0
-            if looked and 0 <= position.leader_epoch < core.end_of(partition)[1]:
-                place = PartitionEnd(partition, position.read_from, position.leader_epoch)
-                asked[partition] = max(place, asked.get(partition, place), key=lambda end: end.offset)
-        await asyncio.gather(*map(self._verify, asked.values()))
-
-    async def _verify(self, place: PartitionEnd) -> None:
-        topic, end = self._clients.config.topics.changes, self._core.end_of(place.partition)
-        try:
-            if place.offset and not await self._clients.brokers.still_holds(topic, place):
-                log.error("%s[%d] was cut below offset %d", topic, place.partition, place.offset)
-                self._core.end_read(place.partition, *end, False)
-        except KafkaUnavailable as error:  # it has no leader now; its segments wait, and others start
-            log.warning("whether %s[%d] was cut is not known: %s", topic, place.partition, error)
-
     async def watch(self) -> None:
         """Reads topic ids, end offsets and leader epochs every second, to detect lost records."""
         while True:
@@ -373,12 +349,13 @@ class Readers:
         """Passes the end offsets to the core. Raises `KafkaUnavailable`."""
         topic, brokers = self._clients.config.topics.changes, self._clients.brokers
         writable = [p for p in range(self._core.settings.partitions) if p not in self._unwritable]
-        for end in await brokers.ends(topic, writable):
+        stable = {end.partition: end.offset for end in await brokers.ends(topic, writable)}
+        for end in await brokers.ends(topic, writable, False):
             offset, epoch = self._core.end_of(end.partition)
             intact: bool | None = None
             if self._core.doubts(end.partition, end.offset, end.leader_epoch):
                 intact = await brokers.still_holds(topic, PartitionEnd(end.partition, offset, epoch))
-            lost = self._core.end_read(end.partition, end.offset, end.leader_epoch, intact)
+            lost = self._core.end_read(end.partition, end.offset, end.leader_epoch, intact, stable[end.partition])
             if lost:
                 log.error("%s[%d] was truncated to %d: segments %s are reset", topic, end.partition, end.offset, lost)
 

@@ -1,6 +1,6 @@
 """The captured databases of a server as one process: each is a cache with a connector, and a link, of its own.
 
-docs/decisions.md, "Redis: a link for each database", weighs it against one link for all.
+One link for all is weighed in docs/decisions.md, "Redis: a link for each database".
 """
 
 from __future__ import annotations

@@ -375,7 +375,7 @@ class _Writer:
         self.add(later, "kafka", "on")
 
     def _foreign(self, at: float, later: float, node: str) -> None:
-        self.add(at, "foreign", self.partition(), self.chance.choice((20, 200, 900)))
+        self.add(at, "foreign", self.partition(), self.chance.choice((20, 200, 900, 4000)))
 
     def _refuse(self, at: float, later: float, node: str) -> None:
         key = f"s{self.segment()}k{self.chance.randrange(self.settings['keys'])}"

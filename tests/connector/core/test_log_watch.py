@@ -201,6 +201,31 @@ def test_what_an_old_owner_writes_behind_the_claim_is_missed_when_it_is_cut_away
     world.check()
 
 
+def test_what_is_cut_away_between_the_claim_and_the_fence_is_missed_though_its_owner_wrote_on() -> None:
+    """No position that was known at the claim tells of it."""
+    world, (n0, n1) = started()
+    for number in range(3):
+        world.put(key_of(0, number), b"early")
+        world.settle()
+    world.watching = False
+    for number, value in enumerate((b"lost", b"later"), 3):
+        world.put(key_of(0, number), value)
+    world.own(0, n1)
+    while n1.core.phase(0) != "look":
+        world.now += 0.1
+        n1.step()
+    n0.follow = lambda: False  # type: ignore[method-assign]  # it has not read the claim yet
+    n0.step()
+    lost = next(s for s in partition_log(world, 0).slots if s.record and b"lost" in (s.record.value or b""))
+    lost.record = None
+    world.settle(n1)
+    assert n1.core.written(0) == 5
+    world.watching, world.leader_epoch = True, 1
+    world.settle(n1)
+    assert world.reader(0).resets[-1] == "truncated"
+    world.check()
+
+
 @pytest.mark.parametrize("reset", [True, False])
 def test_no_more_is_excused_than_was_coalesced(reset: bool) -> None:
     """Runs that are behind the begin of reading, or before a reset, excuse nothing any more."""
@@ -322,6 +347,15 @@ def test_a_look_at_the_end_is_one_for_the_segments_of_the_partition() -> None:
     assert here.ledger.next_read_from == LogEnd(10, 4)
     assert here.ledger.observed_end == LogEnd(12, 6)
     assert there.ledger.next_read_from is None
+
+
+def test_a_look_is_as_far_as_all_records_and_markers_come_behind_the_stable_ones() -> None:
+    state, watch, here, _ = two_partitions()
+    assert watch.end_read(0, 12, 1, None, 11) == []
+    assert (watch.end_of(0), state.changes.stable_end(0), state.changes.stable_end(1)) == ((12, 1), 11, 10)
+    assert here.ledger.observed_end == LogEnd(12, 4)
+    assert watch.end_read(0, 9, 1, None, 11) == [0]
+    assert state.changes.stable_end(0) == 9, "it was asked for before the log was cut"
 
 
 def test_nothing_is_verified_of_a_segment_that_is_not_being_written() -> None:

@@ -204,7 +204,7 @@ def test_what_was_committed_must_be_found(run: CommittedRun, truncated: bool) ->
 
 def test_what_another_owner_committed_is_looked_for_where_the_leader_has_changed() -> None:
     def scan(unverified: bool, **fields: Any) -> SegmentScan:
-        inherited, unverified_from = Inherited(1, 3, 7, 3), 7 if unverified else None
+        inherited, unverified_from = [Inherited(1, 3, 7, 3)], 7 if unverified else None
         found = SegmentScan(HISTORY, inherited=inherited, unverified_from=unverified_from, **fields)
         return read(found, (CHANGE, 1, 3, b"a"))
 

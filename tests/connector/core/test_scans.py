@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from deelog_connector.core.effects import FindHanging, Scan
+import pytest
+
+from deelog_connector.core.effects import FindHanging, Place, Scan
 from deelog_connector.core.hanging import HangingTransactions
 from deelog_connector.core.reset_strategy import KeysInKafka, Strategy
 from deelog_connector.core.scan import SegmentScan
@@ -185,6 +187,38 @@ def test_after_a_scan_in_vain_it_is_looked_for_what_hides_its_marker() -> None:
     assert scans.ended(0, False) == []
     assert state.outbox == [FindHanging(0)]
     assert state.counts.scans_in_vain == 1
+
+
+@pytest.mark.parametrize(
+    ("at_end", "hidden", "gone"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_a_marker_that_nothing_hides_is_written_again(at_end: bool, hidden: bool, gone: bool) -> None:
+    state = node()
+    first, second, third = in_one_partition(state)[:3]
+    waits, other = waiting(state, first, b"m1", 3), waiting(state, second, b"m2", 3)
+    scans = Scans(state, HangingTransactions(state))
+    scans.effects(state.working(), ())
+    late = waiting(state, third, b"m3", 3)
+    scans.scanned(0, [scanned(5, second, Kind.ACTIVE, b"m2")])
+    assert scans.ended(0, False, at_end) == [other]
+    scans.hanging_found(0, [], hidden)
+    assert (waits.phase, waits.marker) == ((Phase.ACTIVE, None) if gone else (Phase.READ, b"m1"))
+    assert (other.phase, late.marker) == (Phase.READ, b"m3")
+    again = primary(state, first, Phase.READ)
+    again.await_marker(b"m1", 9)
+    scans.hanging_found(0, [], False)
+    assert again.phase is Phase.READ, "it is asked once for each scan"
+
+
+def test_the_log_is_asked_once_for_each_leader() -> None:
+    state = node()
+    first, second, third = in_one_partition(state)[:3]
+    for number, place in ((first, Place(1, 7)), (second, Place(1, 9)), (third, Place(3, 8))):
+        segment = waiting(state, number, b"m", 3)
+        assert segment.scan is not None
+        segment.scan.place = place
+    (effect,) = Scans(state, HangingTransactions(state)).effects(state.working(), ())
+    assert effect.places == (Place(1, 9), Place(3, 8))
 
 
 def test_keys_are_collected_from_the_partitions_beginning_where_the_base_does_not_do() -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from deelog_connector.core.effects import Cause, Corrected, Released
+from deelog_connector.core.effects import Cause, Corrected, Effect, Place, Released, Scan
 from deelog_connector.core.positions_table import PositionsTable
+from deelog_connector.core.replica import Replica
+from deelog_connector.core.scan import SegmentScan
+from deelog_connector.core.segment import Phase
 from deelog_connector.core.snapshot_mode import SnapshotMode
+from deelog_connector.core.takeover import Takeover
 from deelog_schemas.header import Kind
 from deelog_schemas.positions import ClaimState, StateRecord, decode_state
 from deelog_schemas.records import ON_POSITIONS, decode
+from tests.connector.core.builders import node, primary
 from tests.connector.world import (
     PARTITIONS,
     POSITIONS,
@@ -511,6 +516,49 @@ def test_a_new_owner_misses_what_nobody_looked_for_under_the_last_leader() -> No
     world.fail_over(n0, n1)
     world.settle()
     assert world.reader(0).resets == ["initial", "truncated"]
+    world.check()
+
+
+def test_a_log_that_was_cut_costs_those_who_begin_to_read_behind_it_under_that_leader() -> None:
+    state = node()
+    takeover = Takeover(state, Replica(state))
+    (first, second, third), other = [n for n in range(8) if state.segment(n).partition == 0][:3], 7
+    places = {first: Place(1, 9), second: Place(1, 7), third: Place(3, 8), other: Place(1, 9)}
+    for number, place in places.items():
+        primary(state, number, Phase.READ).scan = SegmentScan(((7, 0),), place=place)
+    takeover.log_was_cut(0, Place(1, 9))
+    assert {number for number, segment in state.segments.items() if segment.owed == "truncated"} == {first, second}
+
+
+@pytest.mark.parametrize(
+    ("behind", "seconds", "asked"),
+    [(0, 0, False), (0, 3, True), (1, 3, False)],
+)
+def test_the_log_is_asked_for_what_a_takeover_reads_nothing_of(behind: int, seconds: int, asked: bool) -> None:
+    """Under another leader, and not where the segment's life begins, which may be a later leader's than was known."""
+    world, (n0, n1) = started()
+    world.put(key_of(0), b"a")
+    world.settle()
+    for _ in range(seconds):
+        world.now += 1
+        world.put(key_of(0), b"b")
+        world.settle()
+    places: list[Place] = []
+    carry_out = n1.carry_out
+
+    def note(effect: Effect, hang: bool) -> bool:
+        if isinstance(effect, Scan):
+            places.extend(effect.places)
+        return carry_out(effect, hang)
+
+    n1.carry_out = note  # type: ignore[method-assign]
+    world.leader_epoch = 1 - behind
+    n1.follow()
+    position = n1.core.table.positions[0]
+    world.fail_over(n0, n1)
+    world.settle()
+    assert (Place(0, position.read_from) in places) is asked
+    assert world.reader(0).resets == ["initial"]
     world.check()
 
 

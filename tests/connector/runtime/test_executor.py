@@ -26,6 +26,7 @@ from deelog_connector.core.effects import (
     HangingAbort,
     OpenProducer,
     OperationsItem,
+    Place,
     Producer,
     Released,
     Scan,
@@ -44,7 +45,7 @@ from deelog_connector.errors import (
     TransformFailed,
 )
 from deelog_connector.kafka.librdkafka import Librdkafka
-from deelog_connector.kafka_port import InRecord, OutRecord, WriteFailed
+from deelog_connector.kafka_port import InRecord, OutRecord, PartitionEnd, WriteFailed
 from deelog_connector.runtime import executor as module
 from deelog_connector.runtime.encode import Decoder, Encoder
 from deelog_connector.runtime.executor import Executor
@@ -171,6 +172,13 @@ class Brokers:
 
     def __init__(self) -> None:
         self.firsts: dict[str, list[InRecord | Exception | None]] = {}
+        self.asked: list[PartitionEnd] = []
+        self.cut: list[PartitionEnd] = []
+
+    async def still_holds(self, topic: str, end: PartitionEnd) -> bool:
+        assert topic == "p.c"
+        self.asked.append(end)
+        return end not in self.cut
 
     async def hanging(self, topic: str, partition: int) -> InRecord | None:
         assert partition == 3
@@ -486,7 +494,7 @@ def test_what_hides_records_is_looked_for_on_both_topics(monkeypatch: pytest.Mon
         ):
             firsts |= {"p.c": list(of_changes), "p.c.positions": [hidden]}
             world.woken.clear()
-            assert (await world.after(FindHanging(3)))[-1] == ("hanging_found", 3, found)
+            assert (await world.after(FindHanging(3)))[-1] == ("hanging_found", 3, found, True)
 
     of_a(test)
 
@@ -509,7 +517,7 @@ def test_where_nothing_is_found_or_it_is_nobodys_the_core_hears_so(
 
     async def test(world: World) -> None:
         world.clients.brokers.firsts = {"p.c": [first]}
-        assert await world.after(FindHanging(3)) == [("hanging_found", 3, [])]
+        assert await world.after(FindHanging(3)) == [("hanging_found", 3, [], first is not None)]
 
     of_a(test)
     assert [message.split(": ")[0] for message in caplog.messages] == said
@@ -542,7 +550,7 @@ def test_a_scan_ends_with_the_record_that_it_waits_for() -> None:
         other = encoded_key(b"other")
         world.clients.one.batches = [[other], [SCANNED], [SCANNED._replace(offset=9)]]
         await world.after(Scan(0, 3, frozenset({KEY})))
-        assert heard(world) == [[1], [5], (0, True)]
+        assert heard(world) == [[1], [5], (0, True, False)]
         assert world.clients.one.reads == [(0, 3)]
 
     of_a(test)
@@ -556,10 +564,33 @@ def test_a_scan_that_waits_in_vain_says_so(caplog: pytest.LogCaptureFixture) -> 
     async def test(world: World) -> None:
         world.clients.one.batches = [[encoded_key(b"other")]]
         await world.after(Scan(0, 3, frozenset({KEY})))
-        assert heard(world) == [[1], (0, False)]
+        assert heard(world) == [[1], (0, False, False)]
 
     of_a(test)
     assert any("partition 0 of p.c: own record not readable" in message for message in caplog.messages)
+
+
+def test_a_scan_in_vain_says_whether_it_came_to_the_end() -> None:
+    async def test(world: World) -> None:
+        world.clients.one.caught_up = True
+        await world.after(Scan(0, 3, frozenset({KEY})))
+        assert heard(world) == [(0, False, True)]
+
+    of_a(test)
+
+
+def test_the_log_is_asked_what_it_holds_before_it_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(world: World) -> None:
+        held, cut = Place(1, 7), Place(2, 5)
+        world.clients.brokers.cut = [PartitionEnd(0, 5, 2)]
+        world.clients.one.batches = [[SCANNED]]
+        await world.after(Scan(0, 3, frozenset({KEY}), places=(held, cut)))
+        assert world.clients.brokers.asked == [PartitionEnd(0, 7, 1), PartitionEnd(0, 5, 2)]
+        assert world.core.calls[0] == ("log_was_cut", 0, cut)
+        assert heard(world)[1:] == [[5], (0, True, False)]
+
+    of_a(test)
+    assert caplog.messages == ["p.c[0] was cut below offset 5"]
 
 
 def test_the_time_of_a_scan_is_that_of_reading() -> None:
@@ -571,7 +602,7 @@ def test_the_time_of_a_scan_is_that_of_reading() -> None:
         world.clients.one.seeking = slow
         world.clients.one.batches = [[encoded_key(b"other")], [SCANNED]]
         await world.after(Scan(0, 3, frozenset({KEY})))
-        assert heard(world) == [[1], [5], (0, True)]
+        assert heard(world) == [[1], [5], (0, True, False)]
 
     of_a(test)
 
@@ -582,12 +613,12 @@ def test_a_scan_for_keys_gives_others_their_turn(monkeypatch: pytest.MonkeyPatch
     async def test(world: World) -> None:
         world.clients.one.batches = [[encoded_key(b"other")], [SCANNED]]
         await world.after(Scan(0, 3, frozenset({KEY}), frozenset({0})))
-        assert heard(world) == [[1], (0, True)]
+        assert heard(world) == [[1], (0, True, False)]
         world.woken.clear()
         world.core.calls.clear()
         world.clients.one.batches = [[encoded_key(b"other")], [SCANNED]]
         await world.after(Scan(0, 3, frozenset({KEY})))  # one that somebody waits for goes on
-        assert heard(world) == [[1], [5], (0, True)]
+        assert heard(world) == [[1], [5], (0, True, False)]
 
     of_a(test)
 
@@ -598,7 +629,7 @@ def test_a_scan_is_tried_again_with_a_new_consumer(monkeypatch: pytest.MonkeyPat
     async def test(world: World) -> None:
         world.clients.one.batches = [KafkaUnavailable("no leader"), [SCANNED]]
         await world.after(Scan(0, 3, frozenset({KEY})))
-        assert heard(world) == [[5], (0, True)]
+        assert heard(world) == [[5], (0, True, False)]
         assert world.clients.one.reads == [(0, 3), (0, 3)]
 
     of_a(test)
@@ -634,7 +665,7 @@ def test_of_a_partition_that_is_withheld_nothing_is_read() -> None:
         world.clients.one.batches = [[SCANNED]]
         await world.after(Scan(1, 0, frozenset({KEY})))
         assert world.clients.one.reads == []
-        assert heard(world) == [(1, True)]
+        assert heard(world) == [(1, True, False)]
         world.core.withheld = frozenset()
         await world.after(Scan(1, 0, frozenset({KEY})))
         assert world.clients.one.reads == [(1, 0)]

@@ -143,7 +143,7 @@ class Core:
     def __init__(self) -> None:
         self.settings = cast("Any", type("Settings", (), {"segments": 8, "partitions": 2, "prefix": "p", "cache": "c"}))
         self.states: list[Any] = []
-        self.ends: list[tuple[int, int, int, bool | None]] = []
+        self.ends: list[tuple[int, int, int, bool | None, int]] = []
         self.ids: list[str] = []
         self.calls: list[str] = []
         self.doubted: set[int] = set()
@@ -186,8 +186,8 @@ class Core:
     def doubts(self, partition: int, offset: int, epoch: int) -> bool:
         return partition in self.doubted
 
-    def end_read(self, partition: int, offset: int, epoch: int, intact: bool | None) -> list[int]:
-        self.ends.append((partition, offset, epoch, intact))
+    def end_read(self, partition: int, offset: int, epoch: int, intact: bool | None, stable: int) -> list[int]:
+        self.ends.append((partition, offset, epoch, intact, stable))
         self.calls.append("end")
         return self.lost
 
@@ -200,7 +200,7 @@ class Brokers:
 
     def __init__(self) -> None:
         self.doubted: list[tuple[str, PartitionEnd]] = []
-        self.asked, self.end, self.letters = 0, 50, 0
+        self.asked, self.end, self.hidden, self.letters = 0, 50, 0, 0
         self.unwritable: dict[str, set[int]] = {}
 
     async def state(self, topic: str) -> TopicState:
@@ -233,11 +233,12 @@ class Brokers:
         assert topic == CONFIG.topics.positions
         return {"cleanup.policy": "compact"}
 
-    async def ends(self, topic: str, partitions: Iterable[int]) -> list[PartitionEnd]:
-        self.asked += 1
+    async def ends(self, topic: str, partitions: Iterable[int], committed: bool = True) -> list[PartitionEnd]:
+        self.asked += committed
         if self.problem is not None:
             raise self.problem
-        return [PartitionEnd(partition, self.end + partition, 8) for partition in partitions]
+        hidden = 0 if committed else self.hidden
+        return [PartitionEnd(partition, self.end + partition + hidden, 8) for partition in partitions]
 
     async def still_holds(self, topic: str, end: PartitionEnd) -> bool:
         self.doubted.append((topic, end))
@@ -648,16 +649,17 @@ def test_ends_go_to_the_core_and_only_a_doubt_is_looked_into(
 ) -> None:
     async def test(world: World) -> None:
         await world.readers.read_ends()
-        assert world.core.ends == [(0, 50, 8, None), (1, 51, 8, None)]
+        assert world.core.ends == [(0, 50, 8, None, 50), (1, 51, 8, None, 51)]
         assert world.clients.brokers.doubted == []
         world.core.ends.clear()
         world.core.doubted, world.core.lost = {1}, [3]
+        world.clients.brokers.hidden = 3
         await world.readers.read_ends()
-        assert world.core.ends == [(0, 50, 8, None), (1, 51, 8, False)]
+        assert world.core.ends == [(0, 53, 8, None, 50), (1, 54, 8, False, 51)]
         assert world.clients.brokers.doubted == [("p.c", PartitionEnd(1, 101, 7))]
 
     of_a(test)
-    assert "p.c[1] was truncated to 51: segments [3] are reset" in caplog.messages
+    assert "p.c[1] was truncated to 54: segments [3] are reset" in caplog.messages
 
 
 def test_partitions_that_take_no_records_are_withheld_and_their_ends_not_asked(

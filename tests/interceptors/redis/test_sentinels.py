@@ -194,7 +194,7 @@ def test_a_primary_that_lives_on_when_another_was_promoted_is_not_written(live: 
         (reason,) = json.loads(await got(port, "/health"))["reasons"]
         assert reason.startswith(f"{one.address} says that it is primary: ")
         await awaiting(lambda: said.problem, 20, "that no Sentinel answers")
-        assert one.sources[0].problems() == [f"{one.address} says that it is primary: {said.problem}"]
+        assert one.metrics.problems() == [f"{one.address} says that it is primary: {said.problem}"]
         assert "no majority of 3 Sentinels" in said.problem
         await one.stop()
         again = await started(live, first, node_id="redis-0", **watched.fields)
@@ -267,8 +267,8 @@ def test_without_a_majority_nothing_is_claimed_and_what_is_written_goes_on(
         load(first, 2)
         topic = await caught_up(live, first)
         assert topic.resets.total() == 8
-        assert node.sources[0].problems() == []
-        found = {family.name: family.samples for family in node.sources[0].figures()}
+        assert node.metrics.problems() == []
+        found = {family.name: family.samples for family in node.metrics.figures()}
         assert [value for _, value in found["deelog_stream_agreeing_sentinels"]] == [0]
         first.ask("REPLICAOF", HOST, str(second.port))
         await awaiting(lambda: not node.capture.view.is_primary, 20, "a replica")

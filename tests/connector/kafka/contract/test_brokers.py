@@ -202,7 +202,10 @@ async def test_the_end_moves_when_a_transaction_ends(world: World) -> None:
 
     await eventually(of_the_other, "the end of a partition without open transaction")
     assert [end.offset for end in await brokers.ends(topic, [0, 1])] == [2, 2]
-    assert [end.offset for end in await brokers.ends(topic, [0, 1], committed=False)] == [6, 2]
+    hidden, _ = sorted(await brokers.ends(topic, [0, 1], committed=False))
+    assert hidden.offset == 6
+    assert await brokers.still_holds(topic, hidden), "what an open transaction hides is there"
+    assert not await brokers.still_holds(topic, PartitionEnd(0, hidden.offset + 1, hidden.leader_epoch))
     stranger.commit()
     await world.settled(topic)
     for committed_alone in (True, False):
