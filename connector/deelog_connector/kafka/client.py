@@ -88,6 +88,11 @@ def _answers(config: Config, ask: Callable[[Any], object]) -> bool:
     return True
 
 
+_TIMEOUT_TOO_LONG: Final = (
+    "transaction.timeout.ms is above the brokers' transaction.max.timeout.ms: lower it here, or raise it there"
+)
+
+
 def begin_session(producer: Any, seconds: float) -> None:
     """`init_transactions` of a new producer, which fences others with its id. Raises `KafkaException`.
 
@@ -99,7 +104,10 @@ def begin_session(producer: Any, seconds: float) -> None:
     try:
         producer.init_transactions(first)
     except KafkaException as error:
-        if is_held_up(error) or not error.args[0].retriable() or first == seconds:
+        cause = error.args[0]
+        if cause.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:  # librdkafka names a setting that no broker has
+            raise KafkaException(KafkaError(cause.code(), _TIMEOUT_TOO_LONG)) from error
+        if is_held_up(error) or not cause.retriable() or first == seconds:
             raise
         producer.init_transactions(seconds - first)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from deelog_connector.devkafka.broker import EmbeddedKafka
 from deelog_connector.errors import KafkaUnusable
 from deelog_connector.kafka import fencing as module
 from deelog_connector.kafka.fencing import fence
+from deelog_connector.kafka.session import Session
 from deelog_connector.kafka_port import WriteFailed
 from deelog_schemas.config import parse
 from deelog_schemas.kafka.connections import Connections
 from tests.connector.cache import config_of
+from tests.connector.kafka.test_session import at_once
 
 
 @pytest.mark.kafka
@@ -28,6 +31,12 @@ def test_a_broker_with_a_low_limit_on_transactions_is_fenced_on(tmp_path: Path) 
         settings = {"bootstrap.servers": broker.bootstrap, "topic.prefix": "p", "cache.name": "c", "node.id": "n1"}
         config = parse({**settings, "transaction.timeout.ms": "5000"}, "node")
         fence(config, config.topics.transactional_id_node("n2"))
+        config = parse({**settings, "transaction.timeout.ms": "10001"}, "node")
+        too_long = r"transaction\.timeout\.ms is above the brokers' transaction\.max\.timeout\.ms: lower it here"
+        with pytest.raises(WriteFailed, match=f"lost: fencing p.c/node/n2: {too_long}"):
+            fence(config, config.topics.transactional_id_node("n2"))
+        with pytest.raises(WriteFailed, match=f"lost: {too_long}"):
+            asyncio.run(Session(at_once, config, "p.c/node/n1", 1_000_000, 10.0).open())
     finally:
         broker.kill()
 

@@ -6,10 +6,15 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from deelog_connector.devkafka.ports import free_ports
+from deelog_connector.metrics.shared_server import MetricsShare
+from deelog_interceptors.redis.node import RedisNode
+from deelog_schemas.config import parse
 from tests.interceptors.redis.servers import running
 from tests.interceptors.redis.test_node import caught_up, load, run, started
 from tests.support.memory import LiveMemory
@@ -29,6 +34,18 @@ async def got(port: int, path: str) -> str:
     return await asyncio.to_thread(fetch)
 
 
+@contextmanager
+def shown(node: RedisNode) -> Iterator[int]:
+    """The port at which its metrics are, as those of a process."""
+    (port,) = free_ports(1)
+    config = parse({**node.connector.config.raw, "metrics.port": str(port)})
+    share = MetricsShare(config, {node.cache: node.connector}, [node.metrics])
+    try:
+        yield port
+    finally:
+        share.close()
+
+
 async def figures(port: int) -> dict[str, float]:
     """Those of the stream, by name."""
     lines = [line for line in (await got(port, "/metrics")).splitlines() if line.startswith("deelog_stream_")]
@@ -45,11 +62,10 @@ async def reasons(port: int) -> Any:
 
 
 def test_a_connector_tells_what_it_reads(live: LiveMemory, tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-
     async def work() -> None:
-        with running("valkey", tmp_path / "server") as server:
-            node = await started(live, server, metrics_port=str(port), max_entry_bytes="1000")
+        with running("valkey", tmp_path / "server") as server, ExitStack() as stack:
+            node = await started(live, server, max_entry_bytes="1000")
+            port = stack.enter_context(shown(node))
             load(server, 1, 50)
             server.ask("SET", b"\xff", "v")  # type: ignore[arg-type]
             server.ask("RPUSH", "long", *("v" * 100 for _ in range(20)))
@@ -84,13 +100,12 @@ def test_a_connector_tells_what_it_reads(live: LiveMemory, tmp_path: Path) -> No
 
 
 def test_a_replica_s_connector_keeps_what_the_other_writes(live: LiveMemory, tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-
     async def work() -> None:
-        with running("valkey", tmp_path / "a") as first, running("valkey", tmp_path / "b") as second:
+        with running("valkey", tmp_path / "a") as first, running("valkey", tmp_path / "b") as second, ExitStack() as s:
             second.ask("REPLICAOF", "127.0.0.1", str(first.port))
             await awaiting(lambda: second.client.info("replication")["master_link_status"] == "up", 20, "replica")
-            nodes = [await started(live, second, node_id="redis-2", metrics_port=str(port))]
+            nodes = [await started(live, second, node_id="redis-2")]
+            port = s.enter_context(shown(nodes[0]))
             load(first, 1, 20)
             await awaiting(lambda: nodes[0].capture.tape.length() > 0, 10, "its stream")
             found = await figures(port)

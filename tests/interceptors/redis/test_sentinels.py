@@ -7,7 +7,6 @@ lives on when another one was promoted.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import signal
 import time
@@ -28,7 +27,7 @@ from deelog_interceptors.redis.node import RedisNode
 from deelog_interceptors.redis.sentinels import NOBODY, Named, Sentinels, majority, named_in
 from tests.interceptors.cachetools.reading import read
 from tests.interceptors.redis.servers import Sentinel, Server
-from tests.interceptors.redis.test_metrics import got
+from tests.interceptors.redis.test_metrics import reasons, shown
 from tests.interceptors.redis.test_node import CACHE, caught_up, config_of, load, run, started
 from tests.support.memory import LiveMemory
 from tests.support.waiting import awaiting
@@ -107,7 +106,15 @@ class Watched:
                     return False
             return str(replica.client.info("replication").get("master_link_status")) == "up"
 
-        await awaiting(agree, 30, "what all Sentinels say")
+        try:
+            await awaiting(agree, 30, "what all Sentinels say")
+        except TimeoutError as error:
+            told = [
+                dict(each.client.sentinel_master("mymaster")) for each in self.sentinels if each.process.poll() is None
+            ]
+            known = [each.client.sentinel_slaves("mymaster") for each in self.sentinels if each.process.poll() is None]
+            links = [each.client.info("replication") for each in (primary, replica)]
+            raise AssertionError(f"{error}: {primary.port} {replica.port} {told} {known} {links}") from None
 
     async def failover(self, server: Server) -> None:
         """By hand. A Sentinel gives it up where a replica does not answer for a moment, and only logs that."""
@@ -171,12 +178,11 @@ def test_the_replica_that_the_sentinels_promote_is_written_by_its_connector(live
 @pytest.mark.slow
 def test_a_primary_that_lives_on_when_another_was_promoted_is_not_written(live: LiveMemory, watched: Watched) -> None:
     """Neither by the connector that was there nor by one that is started anew, and it says so."""
-    (port,) = free_ports(1)
 
     async def work() -> None:
         first, second = watched.servers
         await watched.settled(first, second)
-        one = await started(live, first, node_id="redis-0", metrics_port=str(port), **watched.fields)
+        one = await started(live, first, node_id="redis-0", **watched.fields)
         two = await started(live, second, node_id="redis-1", **watched.fields)
         load(first, 1)
         await caught_up(live, first)
@@ -191,7 +197,8 @@ def test_a_primary_that_lives_on_when_another_was_promoted_is_not_written(live: 
         first.process.send_signal(signal.SIGCONT)
         await awaiting(lambda: one.capture.view.is_primary and not one.capture.view.writes, 20, "its view")
         load(first, 3)
-        (reason,) = json.loads(await got(port, "/health"))["reasons"]
+        with shown(one) as port:
+            (reason,) = await reasons(port)
         assert reason.startswith(f"{one.address} says that it is primary: ")
         await awaiting(lambda: said.problem, 20, "that no Sentinel answers")
         assert one.metrics.problems() == [f"{one.address} says that it is primary: {said.problem}"]

@@ -166,7 +166,7 @@ class ControllerService:
                 await self._tick(liveness)
         except NotController as lost:
             # When fenced: rejoin the group, never initialise the producer again.
-            log.warning("%s is controller no more: %s", self._member, lost)
+            log.warning("%s is not controller: %s", self._member, lost)
             self._liveness, self._holding = None, False
             self._election.rejoin(_TERMS_ASIDE * self._patience if isinstance(lost, _CutOff) else 0.0)
 

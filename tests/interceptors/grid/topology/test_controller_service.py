@@ -579,7 +579,7 @@ def test_a_controller_that_was_replaced_answers_nobody_and_stands_again(
         desk.kafka.fails = NotController("fenced")
         desk.alive -= {B}
         await desk.until(lambda: "rejoin" in desk.kafka.calls)
-        assert "a@1 is controller no more: fenced" in caplog.messages
+        assert "a@1 is not controller: fenced" in caplog.messages
         assert (desk.service.holds, desk.errors) == (False, [])
         desk.beat()
         assert desk.answers[A] is None
