@@ -16,6 +16,8 @@ class Stats(Counts):
     zombie_commits_refused: int = 0
     unwritten: int = 0
     stopped: dict[int, str] = field(default_factory=dict)
+    withheld: frozenset[int] = frozenset()
+    """Partitions that take no records."""
     signals: dict[str, int] = field(default_factory=dict)
     snapshots: list[str] = field(default_factory=list)
     """Ids of incomplete incremental snapshots."""
@@ -33,4 +35,4 @@ class Stats(Counts):
         stopped = {s.number: s.stopped_by for s in core.primaries() if s.stopped_by}
         counted = {one.name: getattr(core.counts, one.name) for one in fields(core.counts)}
         copies = {name: copy.copy(value) for name, value in (counted | others).items()}
-        return cls(**copies, unwritten=core.unwritten(), stopped=stopped)
+        return cls(**copies, unwritten=core.unwritten(), stopped=stopped, withheld=core.withheld)

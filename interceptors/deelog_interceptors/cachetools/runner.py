@@ -236,10 +236,12 @@ class Runner:
             if late or connector.failure.done() or connector.halted or connector.stats.stopped:
                 break
             await asyncio.sleep(self._tick)
-        await connector.stop(release=not late)
+        withheld = connector.stats.withheld
+        await connector.stop(release=not late or bool(withheld))  # the other partitions' segments are written
         left, stopped = [s for s in segments if sink.phase(s) != "released"], connector.stats.stopped
         if left:
             why = f"; segment {min(stopped)} was stopped: {stopped[min(stopped)]}" if stopped else ""
+            why = f"; partitions {sorted(withheld)} take no records" if withheld else why
             why = f"; {connector.halted}" if connector.halted else why
             raise CaptureFailed(
                 f"{len(left)} of {len(segments)} segments could not be written to their end within "

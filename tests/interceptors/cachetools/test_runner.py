@@ -25,6 +25,7 @@ from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.runner import MirrorCacheSide, Runner
 from deelog_interceptors.hosting.connector_thread import ConnectorThread
 from deelog_schemas.config import Config, parse
+from deelog_schemas.header import Kind
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import OVERHEAD, Entry, Operation, Reason
 from tests.connector.rest.client import Api
@@ -78,7 +79,7 @@ class FakeConnector:
         self.failure: asyncio.Future[None] = loop.create_future()
         self.finished: asyncio.Future[None] = loop.create_future()
         self.halted: Exception | None = None
-        self.stats = SimpleNamespace(stopped={})
+        self.stats = SimpleNamespace(stopped={}, withheld=frozenset())
         self.calls: list[str] = []
         self.keeps: set[int] = set()
         """Segments that no stop releases."""
@@ -446,6 +447,26 @@ def test_a_write_waits_no_longer_than_it_takes_to_make_room(live: LiveMemory, pr
     topic = told(live, prefix)
     assert len(topic.entries) == 600
     assert topic.resets == {"start": SEGMENTS}
+
+
+def test_a_partition_that_is_away_holds_up_the_release_of_its_own_segments_alone(live: LiveMemory, prefix: str) -> None:
+    cache: Any = cachetools.LRUCache(1000)
+    settings = config(live, prefix, transaction_timeout_ms=1000, commit_interval_ms=100)
+    capture = deelog.capture(cache, settings)
+    ready(capture)
+    cache.update((f"k{number}", "v") for number in range(100))
+    waiting(lambda: capture.stats.unwritten == 0, SECONDS, "all of it")
+    live.kafka.lose(f"{prefix}.sessions", 1)
+    waiting(lambda: capture.stats.withheld == {1}, SECONDS, "the look at it")
+    cache.update((f"k{number}", "w") for number in range(100))
+    half = SEGMENTS // 2
+    with pytest.raises(
+        deelog.CaptureFailed, match=rf"{half} of {SEGMENTS} segments .*; partitions \[1\] take no records"
+    ):
+        capture.close(timeout=1)
+    live.kafka.recover_all()
+    kinds = told(live, prefix).last_kinds
+    assert [kind is Kind.RELEASE for _, kind in sorted(kinds.items())] == [True] * half + [False] * half
 
 
 def test_a_write_that_waits_for_room_is_done_when_the_capture_is_closed(live: LiveMemory, prefix: str) -> None:
