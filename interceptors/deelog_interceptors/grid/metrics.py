@@ -49,6 +49,8 @@ class GridMetrics:
             return [f"no view names {node.member} yet"]
         if not node.leased():
             return ["the node may not acknowledge writes: the controller does not answer its heartbeats"]
+        if _offline(node) == len(node.view.rows):
+            return ["no segment has an owner yet"]
         return []
 
     def figures(self) -> list[MetricFamily]:

@@ -27,6 +27,8 @@ _TRY_AGAIN: Final = frozenset(
 )
 """What accept(2) passes on of the network, and says is to be treated as EAGAIN. asyncio raises it out of a callback."""
 _OF_A_CALLBACK: Final = frozenset({"message", "exception", "handle", "source_traceback"})
+_QUIET_SECONDS: Final = 10.0
+"""Between two lines of the log about connections that are not accepted for the same reason."""
 _NEW_OBJECTS: Final = 100_000
 """After so many the garbage collector looks for cycles among them. Python's 700 are those of a script: of a takeover of
 thousands of segments half the time was the collector's, which found next to nothing (`bench_slots`)."""
@@ -126,7 +128,7 @@ async def run(
     `DeelogError` where it cannot start or go on.
     """
     gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
-    asyncio.get_running_loop().set_exception_handler(partial(_unhandled, hosted))
+    asyncio.get_running_loop().set_exception_handler(partial(_unhandled, hosted, {}))
     rest = await served(config, hosted.lifecycle, metrics)
     try:
         if not await _started(hosted, stopped):
@@ -148,16 +150,31 @@ async def run(
             await rest.stop()
 
 
-def _unhandled(hosted: Hosted, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What nobody handles ends the process, but for a connection that could not be accepted."""
+def _unhandled(
+    hosted: Hosted, said: dict[int, float], loop: asyncio.AbstractEventLoop, context: dict[str, Any]
+) -> None:
+    """What nobody handles ends the process, but for a connection that could not be accepted.
+
+    asyncio tells of thousands of those in a second. `said`: until when each reason is not said again.
+    """
     error = context.get("exception") or RuntimeError(context["message"])
     if isinstance(error, OSError) and error.errno in _OUT_OF_RESOURCES:
         # asyncio accepts no more for a second, then tries again.
-        log.warning("no connection can be accepted at the moment: %s (ulimit -n)", error.strerror)
+        if _is_to_be_said(said, error.errno, loop):
+            log.warning("no connection can be accepted at the moment: %s (ulimit -n)", error.strerror)
     elif isinstance(error, OSError) and error.errno in _TRY_AGAIN and context.keys() <= _OF_A_CALLBACK:
-        log.warning("a connection was not accepted: %s", error.strerror)
+        if _is_to_be_said(said, error.errno, loop):
+            log.warning("a connection was not accepted: %s", error.strerror)
     else:
         hosted.failed(error)
+
+
+def _is_to_be_said(said: dict[int, float], number: int | None, loop: asyncio.AbstractEventLoop) -> bool:
+    now = loop.time()
+    if number is None or now < said.get(number, 0.0):
+        return False
+    said[number] = now + _QUIET_SECONDS
+    return True
 
 
 async def _started(hosted: Hosted, stopped: asyncio.Future[None]) -> bool:

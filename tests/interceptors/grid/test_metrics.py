@@ -94,6 +94,18 @@ def test_what_keeps_a_node_from_being_ready_is_one_thing_at_a_time() -> None:
     with_node(test)
 
 
+def test_it_is_not_ready_while_no_segment_has_an_owner() -> None:
+    async def test(node: Node) -> None:
+        metrics, rows = GridMetrics(node.real, "p", "c"), node.view.rows
+        offline = [row._replace(state=State.OFFLINE) for row in rows]
+        node.view = node.view._replace(rows=tuple(offline))
+        assert metrics.problems() == ["no segment has an owner yet"]
+        node.view = node.view._replace(rows=(*offline[:-1], rows[-1]))
+        assert metrics.problems() == []
+
+    with_node(test)
+
+
 def test_counters_are_those_of_its_parts() -> None:
     async def test(node: Node) -> None:
         node.replicator.acknowledged, node.replicator.timed_out, node.replicator.unreplicated = 1, 2, 3

@@ -256,9 +256,27 @@ def test_what_accept_says_is_to_be_tried_again_ends_nothing(code: int, ends: boo
     """asyncio lets it out of the callback that accepts. The same of a task is the node's."""
     failures: list[BaseException] = []
     hosted = cast("Hosted", SimpleNamespace(failed=failures.append))
-    loop = cast("asyncio.AbstractEventLoop", None)
+    loop = cast("asyncio.AbstractEventLoop", SimpleNamespace(time=lambda: 1.0))
     of_callback = {"message": "Exception in callback", "exception": OSError(code, "words"), "handle": object()}
-    _unhandled(hosted, loop, of_callback)
+    _unhandled(hosted, {}, loop, of_callback)
     assert bool(failures) is ends
-    _unhandled(hosted, loop, {"message": "", "exception": OSError(code, "words"), "task": object()})
+    _unhandled(hosted, {}, loop, {"message": "", "exception": OSError(code, "words"), "task": object()})
     assert len(failures) == 1 + ends
+
+
+def test_connections_that_are_not_accepted_are_told_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio calls its handler for each of the backlog, thousands of times in a second."""
+    hosted = cast("Hosted", SimpleNamespace(failed=None))
+    clock, said = SimpleNamespace(now=100.0), dict[int, float]()
+    loop = cast("asyncio.AbstractEventLoop", SimpleNamespace(time=lambda: clock.now))
+    for now, code in [(100.0, errno.EMFILE)] * 50 + [
+        (109.0, errno.ENFILE),
+        (109.0, errno.EMFILE),
+        (110.0, errno.EMFILE),
+    ]:
+        clock.now = now
+        _unhandled(hosted, said, loop, {"message": "", "exception": OSError(code, errno.errorcode[code])})
+    _unhandled(hosted, said, loop, {"message": "Exception in callback", "exception": OSError(errno.EPROTO, "EPROTO")})
+    assert [message.split(": ")[1] for message in caplog.messages] == [
+        *("EMFILE (ulimit -n)", "ENFILE (ulimit -n)", "EMFILE (ulimit -n)", "EPROTO")
+    ]

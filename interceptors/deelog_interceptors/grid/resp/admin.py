@@ -30,7 +30,12 @@ from deelog_interceptors.grid.topology.view import first_slot
 from deelog_schemas.keys import SLOTS, slot_of
 
 REDIS_VERSION: Final = "7.2.0"
-MAX_PATTERN_BYTES: Final = 4096
+MAX_PATTERN_BYTES: Final = 1024
+"""Matching takes a time in proportion to that and to the length of a key."""
+_MOST_HELLO_OPTIONS: Final = 5
+_MOST_SCAN_OPTIONS: Final = 6
+"""Words: each option once."""
+_MOST_NAMES: Final = 1000
 """The version of Redis whose commands and error texts these are."""
 
 
@@ -60,6 +65,8 @@ def select(call: Call) -> Reply:
 @command("HELLO", -1, "fast")
 def hello(call: Call) -> Reply:
     connection, options = call.connection, call.arguments[2:]
+    if len(options) > _MOST_HELLO_OPTIONS:
+        raise CommandError("ERR Syntax error in HELLO: it has AUTH and SETNAME, once each")
     protocol, own_name = connection.protocol, connection.name
     if len(call.arguments) > 1:
         if call.arguments[1] not in (b"2", b"3"):
@@ -111,7 +118,10 @@ def command_(call: Call) -> Reply:
         case b"COUNT":
             return replies.integer(len(TABLE))
         case b"INFO":
-            return commands(call.arguments[2:] or None)
+            names = call.arguments[2:]
+            if len(names) > _MOST_NAMES:
+                raise CommandError(f"ERR more than {_MOST_NAMES} names: ask without any")
+            return commands(names or None)
         case b"DOCS":
             return replies.mapping((), call.connection.protocol)
         case b"LIST":
@@ -190,7 +200,7 @@ def scan(call: Call) -> Reply:
 
 def _scan_options(options: list[bytes]) -> tuple[int, re.Pattern[bytes] | None, bool]:
     count, pattern, wanted = 10, None, True
-    if len(options) % 2:
+    if len(options) % 2 or len(options) > _MOST_SCAN_OPTIONS:
         raise CommandError("ERR syntax error")
     for name, value in zip(options[::2], options[1::2], strict=True):
         match name.upper():
@@ -216,7 +226,7 @@ def glob(pattern: bytes) -> re.Pattern[bytes]:
     r"""Redis' patterns: `*`, `?`, `[a-z]`, `[^a]`, `\x`.
 
     The text behind a star matches at its first place, and is never tried at another: that is enough for a glob, and
-    keeps the time in proportion to pattern and key.
+    keeps the time in proportion to the pattern's length times the key's.
     """
     if len(pattern) > MAX_PATTERN_BYTES:
         raise CommandError(f"ERR the pattern is longer than {MAX_PATTERN_BYTES} bytes")

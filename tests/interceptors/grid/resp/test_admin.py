@@ -71,8 +71,18 @@ def test_a_pattern_with_many_stars_takes_no_longer_than_others(client: Client) -
 
 
 def test_a_pattern_has_a_length(client: Client) -> None:
-    assert client("SCAN", 0, "MATCH", "a" * 4096)[1] == []
-    assert client.error("SCAN", 0, "MATCH", "a" * 4097) == "ERR the pattern is longer than 4096 bytes"
+    assert client("SCAN", 0, "MATCH", "a" * 1024)[1] == []
+    assert client.error("SCAN", 0, "MATCH", "a" * 1025) == "ERR the pattern is longer than 1024 bytes"
+
+
+def test_no_command_repeats_its_options_for_ever(client: Client) -> None:
+    """A hundred thousand of them take seconds, in which the node answers nobody."""
+    assert client("SCAN", 0, "COUNT", 1, "MATCH", "b", "TYPE", "string")[1] == []
+    assert client.error("SCAN", 0, *("COUNT", 1) * 4) == "ERR syntax error"
+    assert "NOAUTH" not in client.error("HELLO", 3, "AUTH", "u", "p", "SETNAME", "n")
+    assert client.error("HELLO", 3, *("SETNAME", "n") * 3).startswith("ERR Syntax error in HELLO: it has AUTH")
+    assert client("COMMAND", "INFO", *["nope"] * 1000) == [None] * 1000
+    assert client.error("COMMAND", "INFO", *["nope"] * 1001) == "ERR more than 1000 names: ask without any"
 
 
 def test_flushall_is_one_operation_for_each_segment_with_entries(client: Client, served: FakeNode) -> None:
