@@ -55,6 +55,7 @@ PRIMARY: Final = "interceptors/deelog_interceptors/grid/replication/primary.py"
 BACKUP: Final = "interceptors/deelog_interceptors/grid/replication/backup.py"
 COMMANDS: Final = "interceptors/deelog_interceptors/redis/commands.py"
 CAPTURE: Final = "interceptors/deelog_interceptors/redis/capture.py"
+ADDRESS: Final = "interceptors/deelog_interceptors/redis/address.py"
 REDIS_NODE: Final = "interceptors/deelog_interceptors/redis/node.py"
 REDIS_LINK: Final = "interceptors/deelog_interceptors/redis/link.py"
 REDIS_READING: Final = "interceptors/deelog_interceptors/redis/reading.py"
@@ -2536,6 +2537,14 @@ STREAMS: Final = (
         "two connectors take a slot from each other as long as their servers disagree whose it is",
         (Edit(CAPTURE, "if source.rank > self.view.rank:", "if source.rank < 0:"),),
         detector="pytest tests/interceptors/redis/test_capture.py -k later_view_supersedes",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "one-database-for-all",
+        "",
+        "each cache of a process has the changes of database 0",
+        (Edit(ADDRESS, 'databases.get(config["cache.name"], database)', "database"),),
+        detector="pytest tests/interceptors/redis/test_databases.py -k each_has",
         because=NO_STREAM,
     ),
     Mutant(

@@ -71,10 +71,19 @@ class KafkaAdmin:
         count = self.partitions(topic) or self._created(topic, partitions or 1, settings)
         if partitions is not None and count != partitions:
             raise KafkaUnusable(
-                f"topic {topic} has {count} partitions, but topic.creation.default.partitions is {partitions}: the map "
-                "of segments is fixed when the topic is created; set the field to what the topic has, or use another "
-                "topic.prefix"
+                f"topic {topic} has {count} partitions, and must have {partitions}: {self._remedy(topic)}"
             )
+
+    def _remedy(self, topic: str) -> str:
+        """What to do about a topic with another number of partitions."""
+        topics = self._config.topics
+        if topic not in (topics.changes, topics.positions):
+            return "delete it, and it is made again"
+        return (
+            "the map of segments is fixed when the topics are created; set topic.creation.default.partitions to what "
+            f"they have, or use another topic.prefix; where {topics.changes} and {topics.positions} have not the same, "
+            "one was made again by hand: delete both, and all is sent anew"
+        )
 
     def _created(self, topic: str, partitions: int, settings: Mapping[str, str]) -> int:
         self._must_be_seen(topic)

@@ -439,9 +439,7 @@ class Brokers:
         except InvalidSetting as error:
             raise KafkaUnusable(f"topic {topic} does not exist and cannot be created: {error}") from error
         if partitions is not None and count != partitions:
-            raise KafkaUnusable(
-                f"topic {topic} has {count} partitions, but topic.creation.default.partitions is {partitions}"
-            )
+            raise KafkaUnusable(f"topic {topic} has {count} partitions, and must have {partitions}")
 
     async def _described(self, topic: str) -> Topic:
         return await self._asked("admin", f"topic {topic}", self._wire.kafka.described, topic)

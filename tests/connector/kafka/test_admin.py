@@ -150,11 +150,16 @@ def test_brokers_that_do_not_answer_are_asked_for_a_while(opened: Opened) -> Non
 
 
 def test_a_topic_that_exists_must_have_as_many_partitions_as_are_configured(opened: Opened) -> None:
-    admin = opened(list_topics=[{"t": (3, None)}])
+    admin = opened(list_topics=[{"t": (3, None), "p.c": (3, None), "p.c.positions": (5, None)}])
     admin.ensure("t", 3, {})
     admin.ensure("t", None, {})
-    with pytest.raises(KafkaUnusable, match=r"^topic t has 3 partitions, but topic.creation.default.partitions is 4"):
-        admin.ensure("t", 4, {})
+    for topic, has, remedy in (
+        ("t", 3, "delete it, and it is made again"),
+        ("p.c", 3, "the map of segments is fixed when the topics are created; set topic.creation.default.partitions"),
+        ("p.c.positions", 5, "the map of segments is fixed"),
+    ):
+        with pytest.raises(KafkaUnusable, match=f"^topic {topic} has {has} partitions, and must have 4: {remedy}"):
+            admin.ensure(topic, 4, {})
 
 
 @pytest.mark.parametrize(("partitions", "made"), [(4, 4), (None, 1)])
