@@ -16,7 +16,7 @@ class Stats(Counts):
     zombie_commits_refused: int = 0
     unwritten: int = 0
     stopped: dict[int, str] = field(default_factory=dict)
-    withheld: frozenset[int] = frozenset()
+    withheld: list[int] = field(default_factory=list)
     """Partitions that take no records."""
     signals: dict[str, int] = field(default_factory=dict)
     snapshots: list[str] = field(default_factory=list)
@@ -35,4 +35,4 @@ class Stats(Counts):
         stopped = {s.number: s.stopped_by for s in core.primaries() if s.stopped_by}
         counted = {one.name: getattr(core.counts, one.name) for one in fields(core.counts)}
         copies = {name: copy.copy(value) for name, value in (counted | others).items()}
-        return cls(**copies, unwritten=core.unwritten(), stopped=stopped, withheld=core.withheld)
+        return cls(**copies, unwritten=core.unwritten(), stopped=stopped, withheld=sorted(core.withheld))

@@ -241,7 +241,7 @@ class Runner:
         left, stopped = [s for s in segments if sink.phase(s) != "released"], connector.stats.stopped
         if left:
             why = f"; segment {min(stopped)} was stopped: {stopped[min(stopped)]}" if stopped else ""
-            why = f"; partitions {sorted(withheld)} take no records" if withheld else why
+            why = f"; partitions {withheld} take no records" if withheld else why
             why = f"; {connector.halted}" if connector.halted else why
             raise CaptureFailed(
                 f"{len(left)} of {len(segments)} segments could not be written to their end within "

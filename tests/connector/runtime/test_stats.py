@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+import orjson
+
 from deelog_connector.core import ConnectorCore, Counts
 from deelog_connector.runtime.configured import settings_of
 from deelog_connector.runtime.stats import Stats
@@ -13,7 +15,7 @@ from tests.connector.cache import Cache, config_of, run
 _NAMES = """
     takeovers takeover_ms resets resets_aborted reset_rows reset_deletes snapshot_rows written pruned transactions
     refused fenced zombie_commits_refused corrections overflow truncations scans_in_vain unwritten stopped signals
-    snapshots announcements_dropped filtered erroneous halted
+    snapshots announcements_dropped filtered erroneous halted withheld
 """
 
 
@@ -36,7 +38,9 @@ def test_every_counter_stands_under_its_name_and_is_a_copy() -> None:
         "filtered": 54,
         "erroneous": 55,
     }
+    core.withheld = frozenset({4, 3})
     found = Stats.of(core, **others)
+    assert orjson.dumps(found.withheld) == b"[3,4]"
     assert {one.name: getattr(found, one.name) for one in fields(Stats)} == {
         **{name: number for number, name in enumerate(flat, start=1)},
         "takeovers": 2,
@@ -45,6 +49,7 @@ def test_every_counter_stands_under_its_name_and_is_a_copy() -> None:
         "overflow": {"block": 42},
         "unwritten": 0,
         "stopped": {},
+        "withheld": [3, 4],
         **others,
     }
     counts.resets["start"] = counts.overflow["block"] = others["signals"]["log"] = 0
