@@ -73,7 +73,7 @@ class Checker:
         self._offsets: dict[int, int] = dict.fromkeys(range(world.partitions), 0)
         self.seen = {s: Seen(SegmentReader(s)) for s in range(world.segments)}
         self.writes: list[Write] = []
-        self._loose = self._again = False
+        self._again = False
         self._lost_at = -LOOKED_SECONDS
         self.causes = Causes(world.node_count, world.interval)
         self._views: View | None = None
@@ -152,9 +152,9 @@ class Checker:
         self.say(f"{node.member} s{segment.number} {operation.reason} {operation.key.decode()} @{position}")
         self.world.moment_comes(node, "captured", str(operation.reason))
 
-    def coalesced(self) -> None:
-        """From now on sequences may have gaps."""
-        self._loose = True
+    def coalesced(self, segment: int) -> None:
+        """From now on its sequences may have gaps."""
+        self.seen[segment].loose = True
 
     def view_made(self, view: View) -> None:
         """The controller committed a view."""
@@ -280,7 +280,7 @@ class Checker:
         if seen.active[0] and header.node != seen.active[1]:
             self.fail("fenced", f"{where} is not by the member of the last ACTIVE")
         self._row(record, seen, where)
-        if header.kind in (Kind.CHANGE, Kind.SKIPPED) and not self._loose:
+        if header.kind in (Kind.CHANGE, Kind.SKIPPED) and not seen.loose:
             opened = seen.reader.open
             mark = max(opened.mark if opened else seen.reader.mark, seen.skipped)
             first = record.control["first"] if header.kind is Kind.SKIPPED else header.sequence
@@ -438,7 +438,7 @@ class Checker:
                 self.fail("limit", f"{node.member} holds {budget.operations} operations")
             for number, seen in self.seen.items():
                 written = node.core.written(number)
-                if written is None or seen.damaged or seen.lost_at >= 0 or self._loose:
+                if written is None or seen.damaged or seen.lost_at >= 0 or seen.loose:
                     continue
                 history = node.core.history(number)
                 stand = seen.positions | self._hidden(number)
@@ -458,7 +458,7 @@ class Checker:
                 continue
             start = core.complete_from(number)
             kept = core.operations_after(number, start - 1) or []
-            if not self._loose and [o.sequence for o in kept] != list(range(start, last + 1)):
+            if not seen.loose and [o.sequence for o in kept] != list(range(start, last + 1)):
                 self.fail("vouch", f"{node.member} segment {number}: {len(kept)} operations of {start}..{last}")
             held = {e.key: (e.value, e.expires_at) for e in node.entries(number)}
             other, others = histories.setdefault(history, (node.member, held))
@@ -593,7 +593,7 @@ class Checker:
         assert primary is not None
         if past.holds(primary.core.history(write.segment), write.position):
             covered = any(s >= write.position[1] for _, s in seen.positions)
-            if write.position not in seen.positions and not self._loose and not covered and seen.lost_at < 0:
+            if write.position not in seen.positions and not seen.loose and not covered and seen.lost_at < 0:
                 self.fail("lost", f"segment {write.segment}: {write} is in the cache and not in the topic")
         elif self.world.acks_all and not any(at >= write.acked_at for at in seen.owners_lost):
             self.fail("lost", f"segment {write.segment}: {write} is gone, and no loss of owners covers it")

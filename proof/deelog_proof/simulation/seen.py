@@ -33,6 +33,8 @@ class Seen:
     resets: list[tuple[float, str]] = field(default_factory=list)
     owners_lost: list[float] = field(default_factory=list)
     lost_at: float = -1.0
+    loose: bool = False
+    """Whether operations of it gave way to others: its sequences may have gaps."""
     lost: list[tuple[float, Position]] = field(default_factory=list)
     """`(time, position)` of lost changes; (0, 0) for records of a reset."""
     rows_lost: list[tuple[float, tuple[int, int]]] = field(default_factory=list)

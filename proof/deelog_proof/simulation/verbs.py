@@ -360,10 +360,11 @@ def coalesce(cluster: Cluster, node_id: str) -> bool:
     node = _live(cluster, node_id)
     if node is None or node.paused:
         return False
-    gone = node.core.coalesce_all()
-    cluster.counts["coalesced"] += gone
-    if gone:
-        cluster.checker.coalesced()
+    before = {segment.number: len(segment.log) for segment in node.core.primaries()}
+    cluster.counts["coalesced"] += node.core.coalesce_all()
+    for segment in node.core.primaries():
+        if len(segment.log) < before[segment.number]:
+            cluster.checker.coalesced(segment.number)
     return True
 
 
