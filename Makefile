@@ -27,7 +27,7 @@ unexport VIRTUAL_ENV
 # A test run starts hundreds of Pythons: without files of bytecode each would compile the product anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all model mutants kills test-redis test-compose test-consumers images simulate proof chaos bench bench-spark bench-formats lint format types wheel-check pyfiles lowest lock clean
+.PHONY: help setup demo test test-all model mutants kills kills-redis test-redis test-compose test-consumers images simulate proof chaos bench bench-spark bench-formats lint format types wheel-check pyfiles lowest lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -77,6 +77,9 @@ chaos: setup ## break real nodes, Kafka and Spark while clients write (DURATION=
 KILLS ?= 30
 kills: setup ## kill -9 the Spark job at random instants, restart Kafka, compare every sink (KILLS=30 SEED=1)
 	@$(BIN)/python -m tests.spark.kills --kills $(KILLS) --seed $(SEED) $(ARGS)
+
+kills-redis: setup ## kill -9 servers and connectors of a cluster under load, compare the topic (KILLS=50 SEED=1)
+	@$(BIN)/python -m tests.interceptors.redis.kills --kills $(KILLS) --seed $(SEED) $(ARGS)
 
 test-consumers: setup ## stock consumers of the change topic: Connect, Flink, Pathway, kcat, Spark (ARGS="-k flink")
 	@command -v kcat >/dev/null || ! command -v apt-get >/dev/null || apt-get install --yes --quiet kcat >/dev/null || \
