@@ -776,7 +776,7 @@ WRITING: Final = (
                 "max_batch_size - batch.entries, segment.last_sequence, False",
             ),
         ),
-        detector="scenario split_brain",
+        detector="pytest tests/connector/core/test_batch_builder.py -k where_the_segment_is_then",
         because="phantoms are corrected, so that it costs records and loses nothing",
     ),
     Mutant(
