@@ -244,9 +244,7 @@ class Takeover:
         if position.member != self._node.member or not ledger.is_complete or position.sequence > segment.sent:
             # By a promotion a member forgets its own runs, and of a transaction it has none whose answer it did not
             # wait for: then what it wrote is missed as another's would be.
-            shared = past.end_of(segment.history, position.epoch)
-            coalesced = position.coalesced_to, position.coalesced
-            scan.inherited = [Inherited(above, position.sequence, segment.scan_next, shared, *coalesced)]
+            scan.inherited = [_inherited(segment, position, segment.scan_next)]
         if position.leader_epoch != self._node.changes.leader_epoch(segment.partition):
             # Also where it is one's own: it may have been written after a takeover that had not heard of this leader.
             scan.unverified_from = position.read_from
@@ -267,14 +265,13 @@ class Takeover:
         position = segment.known.position
         if position is None or position.sequence <= position.read_from_sequence:
             return
-        shared = past.end_of(segment.history, position.epoch)
-        if position.sequence <= shared:
+        offset = scan.inherited[0].offset if scan.inherited else position.read_from
+        inherited = _inherited(segment, position, offset)
+        if inherited.upto <= inherited.shared:
             scan.expected = max(scan.expected, position.sequence)
         else:
             scan.expected_anywhere = max(scan.expected_anywhere, position.sequence)
-        above, coalesced = position.read_from_sequence, (position.coalesced_to, position.coalesced)
-        offset = scan.inherited[0].offset if scan.inherited else position.read_from
-        scan.inherited.append(Inherited(above, position.sequence, offset, shared, *coalesced))
+        scan.inherited.append(inherited)
 
     # -- decide ---------------------------------------------------------------------------------------------------
 
@@ -382,3 +379,10 @@ class Takeover:
         if operations:
             node.counts.corrections += len(operations)
             node.outbox.append(Corrected(segment.number, operations))
+
+
+def _inherited(segment: Segment, position: PositionState, offset: int) -> Inherited:
+    """What that position says is at the offset or later."""
+    shared = past.end_of(segment.history, position.epoch)
+    above, coalesced = position.read_from_sequence, (position.coalesced_to, position.coalesced)
+    return Inherited(above, position.sequence, offset, shared, *coalesced)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from deelog_connector.tls import client_context
 from deelog_schemas.config import Config
-from deelog_schemas.config.shapes import split_address
+from deelog_schemas.config.shapes import databases_by_name, split_address
 from deelog_schemas.errors import ConfigError, FieldError
 
 
@@ -31,7 +31,7 @@ class Address:
     @classmethod
     def of(cls, config: Config) -> Address:
         """Of `cache.name`, where there are several. Raises `ConfigError`."""
-        url, databases = config["redis.url"], databases_of(config)
+        url, databases = config["redis.url"], databases_by_name(config["redis.databases"])
         try:
             parts = urlsplit(url)
             others = parts.query or parts.fragment or parts.username
@@ -65,12 +65,6 @@ class Address:
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
-
-
-def databases_of(config: Config) -> dict[str, int]:
-    """`redis.databases`, by the name of the cache."""
-    pairs = (entry.split(":") for entry in config["redis.databases"])
-    return {name: int(number) for number, name in pairs}
 
 
 def _tls(config: Config) -> ssl.SSLContext | None:

@@ -13,9 +13,9 @@ from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.kafka_port import KafkaPort
 from deelog_connector.metrics.shared_server import MetricsShare
 from deelog_connector.runtime import Lifecycle
-from deelog_interceptors.redis.address import databases_of
 from deelog_interceptors.redis.node import RedisNode
 from deelog_schemas.config import Config
+from deelog_schemas.config.shapes import databases_by_name
 
 
 class Databases:
@@ -23,8 +23,8 @@ class Databases:
 
     def __init__(self, config: Config, new_port: Callable[[], KafkaPort] = Librdkafka, *, after: str = "") -> None:
         """See `RedisNode`. Without `redis.databases` it is one."""
-        one = config["cache.name"]
-        configs = [config] if one is not None else [config.of_cache(name) for name in databases_of(config)]
+        names = databases_by_name(config["redis.databases"])
+        configs = [config] if config["cache.name"] is not None else [config.of_cache(name) for name in names]
         self.nodes = [RedisNode(each, new_port, after=after) for each in configs]
         connectors = {node.cache: node.connector for node in self.nodes}
         self.lifecycle = Lifecycle(config, connectors)

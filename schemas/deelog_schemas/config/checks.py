@@ -9,7 +9,13 @@ from typing import Any
 from deelog_schemas.config import secrets, transforms
 from deelog_schemas.config.fields import FIELDS
 from deelog_schemas.config.secrets import references
-from deelog_schemas.config.shapes import CLIENT_MESSAGE_MAX_BYTES, MESSAGE_MAX, RECORD_MARGIN_BYTES, split_address
+from deelog_schemas.config.shapes import (
+    CLIENT_MESSAGE_MAX_BYTES,
+    MESSAGE_MAX,
+    RECORD_MARGIN_BYTES,
+    databases_by_name,
+    split_address,
+)
 from deelog_schemas.errors import ConfigError, FieldError
 from deelog_schemas.kafka.names import Topics
 from deelog_schemas.keys import SLOTS
@@ -179,11 +185,11 @@ def _sentinels(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[F
 
 
 def _databases(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
-    databases = known.get("redis.databases", ())
+    databases = databases_by_name(known.get("redis.databases", ()))
     problems = list[str]()
     if databases and known.get("segment.count") == SLOTS:
         problems.append(f"a cluster, which is what segment.count={SLOTS} is for, has one: set cache.name")
-    if databases and "cache.name" in known and known["cache.name"] not in (e.partition(":")[2] for e in databases):
+    if databases and "cache.name" in known and known["cache.name"] not in databases:
         problems.append("holds the names of the caches: remove cache.name, or name one of these to capture it alone")
     for problem in problems:
         yield FieldError("redis.databases", problem, _shown("redis.databases", known, given))
@@ -197,8 +203,8 @@ def is_loopback(host: str) -> bool:
 def _names(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
     if not known.keys() >= {"topic.prefix", "topic.delimiter"}:
         return
-    databases = dict(entry.split(":") for entry in known.get("redis.databases", ()))
-    for cache in [known["cache.name"]] if "cache.name" in known else databases.values():
+    several = databases_by_name(known.get("redis.databases", ()))
+    for cache in [known["cache.name"]] if "cache.name" in known else several:
         yield from _names_of(cache, known, given)
 
 

@@ -50,6 +50,12 @@ def databases(entries: tuple[str, ...]) -> str | None:
     return None if len({*names}) == len(found) else "must not hold a name twice: each database has a topic of its own"
 
 
+def databases_by_name(entries: tuple[str, ...]) -> dict[str, int]:
+    """`redis.databases` by the name of the cache. The value must be validated."""
+    pairs = (entry.split(":") for entry in entries)
+    return {name: int(number) for number, name in pairs}
+
+
 def not_empty(entries: tuple[str, ...]) -> str | None:
     return None if entries else "must not be empty"
 

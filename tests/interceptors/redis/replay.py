@@ -76,7 +76,7 @@ class Replay:
     """A server with a connector for each of these databases, on a Kafka in memory, and a server to rebuild in."""
 
     def __init__(self, live: LiveMemory, name: str, folder: Path, databases: list[int]) -> None:
-        self._live, self._databases = live, databases
+        self._live = live
         self.server = Server(name, folder / "played", "--repl-backlog-size", "64mb")
         self.rebuilt = Server(name, folder / "rebuilt")
         self._caches = {number: f"db{number}" for number in databases}
@@ -102,7 +102,7 @@ class Replay:
         self._reader, self._writer = await asyncio.open_connection(HOST, self.server.port, limit=1 << 26)
 
     async def stop(self) -> None:
-        """Also after a start that failed."""
+        """What was read is in Kafka."""
         self._writer.close()
         await self._connectors.stop()
 
