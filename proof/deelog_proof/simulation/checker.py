@@ -358,6 +358,7 @@ class Checker:
                     resets=seen.resets,
                     lost=seen.lost,
                     rows_lost=seen.rows_lost,
+                    loose=seen.loose,
                 )
                 self.seen[number].lost_at = now if number in lost else seen.lost_at
                 self.seen[number].mended_from = log.end if number in lost else seen.mended_from
