@@ -38,8 +38,9 @@ class PositionState(NamedTuple):
     `read_from`: every record of the segment below this offset is in the history of every in-sync owner. All sequences
     above `read_from_sequence` are at that offset or after it, so a reader that begins there knows which it must find.
     Of those at or below `coalesced_to`, later ones replaced at most `coalesced`; of those above it none.
-    `base_offset`: the offset where the last completed reset begins. `leader_epoch` and `topic_id` are as last read
-    from Kafka. `source`: where that is in the cache's own stream, in words of its interceptor; nobody else reads it.
+    `base_offset`: the offset where the last completed reset begins. `leader_epoch` is the partition's when an owner saw
+    the log up to `read_from`; `topic_id` is as last read from Kafka. `source`: where that is in the cache's own stream,
+    in words of its interceptor; nobody else reads it.
     """
 
     epoch: int

@@ -120,7 +120,7 @@ class Batch:
             ledger.read_from_sequence,
             *ledger.coalesced(position[1]),
             ledger.base_offset,
-            changes.leader_epoch(segment.partition),
+            ledger.leader_epoch,
             changes.topic_id,
             self.node.member,
             source,

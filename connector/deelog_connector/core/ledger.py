@@ -89,6 +89,8 @@ class Ledger:
     """Operations above this are at `read_from` or later; -1: everything that counts is."""
     base_offset: int = -1
     """Where the last complete reset begins; -1: there was none."""
+    leader_epoch: int = -1
+    """That of the partition when its owner has seen the log up to `read_from`; -1: nobody has."""
     coalesced_runs: list[tuple[int, int]] = field(default_factory=list)
     """Up to which sequence, and how many, operations gave way to later ones and are not in the topic, or will not be.
     None of these runs ends at `read_from_sequence` or below."""
@@ -144,26 +146,27 @@ class Ledger:
         if self.observed_end is None:
             self.observed_end = LogEnd(offset, in_flight)
 
-    def advance(self, written: int, replicated: int, atomic_to: int) -> None:
-        """Moves `read_from` on where that is safe."""
+    def advance(self, written: int, replicated: int, atomic_to: int, leader_epoch: int) -> None:
+        """Moves `read_from` on where that is safe. `leader_epoch` is that of the last look."""
         # CHECK read-from-trails: only what every in-sync owner holds lies below.
         offset = advanced_read_from(self.next_read_from, written, replicated, atomic_to)
         if offset is not None and self.next_read_from is not None:
             self.read_from, self.read_from_sequence = offset, self.next_read_from.sequence
+            self.leader_epoch = leader_epoch
             self.coalesced_runs = [run for run in self.coalesced_runs if run[0] > self.read_from_sequence]
             self.next_read_from = None
 
-    def begin(self, offset: int) -> None:
+    def begin(self, offset: int, leader_epoch: int) -> None:
         """The segment's life in Kafka begins at this offset, without a reset and with its first operation."""
         self.read_from, self.read_from_sequence, self.base_offset = offset, 0, -1
-        self.is_complete = True
+        self.leader_epoch, self.is_complete = leader_epoch, True
 
-    def rebase(self, offset: int) -> None:
+    def rebase(self, offset: int, leader_epoch: int) -> None:
         """A complete reset begins at this offset: nothing below it counts any more."""
         self.base_offset = self.read_from = offset
         self.read_from_sequence = -1
         self.coalesced_runs.clear()
-        self.is_complete = True
+        self.leader_epoch, self.is_complete = leader_epoch, True
         self._forget_ends()
 
     def replaced(self, reset: CommittedRun) -> None:

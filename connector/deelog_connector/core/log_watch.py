@@ -22,7 +22,8 @@ class LogWatch:
         segment.written = max(segment.written or 0, state.sequence)
         self._node.counts.pruned += segment.log.prune(state.sequence)
         if not segment.wrong and segment.written >= segment.corrected_at:
-            segment.ledger.advance(segment.written, segment.replicated, segment.atomic_to)
+            epoch = self._node.changes.leader_epoch(segment.partition)
+            segment.ledger.advance(segment.written, segment.replicated, segment.atomic_to, epoch)
 
     def end_of(self, partition: int) -> tuple[int, int]:
         """The end of all records that was seen, and the leader epoch then; (-1, -1) before the first."""

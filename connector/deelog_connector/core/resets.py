@@ -195,7 +195,7 @@ class Resets:
         if reset.gone:
             fields["taken_back"] = len(reset.gone)  # rows that follow their own delete are among the count
         batch.control(Kind.RESET_END, segment, position, fields)
-        segment.ledger.rebase(reset.begin_offset)
+        segment.ledger.rebase(reset.begin_offset, self._node.changes.leader_epoch(segment.partition))
         segment.count_gaps(position[1])
         batch.position(segment, position)
         batch.state(Kind.RESET_STATE, segment, position, reset_key(segment.number), None)

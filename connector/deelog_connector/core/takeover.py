@@ -190,7 +190,7 @@ class Takeover:
             return
         changes, ledger = self._node.changes, segment.ledger
         position, reset = segment.known.position, segment.known.reset
-        ledger.read_from = -1
+        ledger.read_from = ledger.leader_epoch = -1
         start = where_to_read(segment.history, segment.epoch, position, reset, changes.topic_id)
         segment.owed = start.owed
         if position is not None and position.leader_epoch < changes.cut_in.get(segment.partition, -1):
@@ -202,6 +202,8 @@ class Takeover:
             # position's offset.
             segment.scan_next = min(start.offset, segment.scan_next)
             ledger.base_offset = position.base_offset if position else -1
+            # Not the present one: this node may not have heard of the last leader yet.
+            ledger.leader_epoch = position.leader_epoch if position else -1
             self._expect(segment, scan, position, start.written is not None)
 
     def log_was_cut(self, partition: int, place: Place) -> None:
@@ -300,7 +302,7 @@ class Takeover:
             return
         if not in_kafka:
             segment.owed, scan.written = None, 0
-            segment.ledger.begin(segment.marker_offset)
+            segment.ledger.begin(segment.marker_offset, self._node.changes.leader_epoch(segment.partition))
         assert scan.written is not None
         self._resume(segment, scan, scan.written)
 

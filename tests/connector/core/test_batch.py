@@ -55,11 +55,11 @@ def test_an_open_reset_names_its_begin() -> None:
 def test_a_position_says_from_where_to_read() -> None:
     batch, segment = batch_of_one()
     ledger = segment.ledger
-    ledger.read_from, ledger.read_from_sequence, ledger.base_offset = 40, 6, 12
+    ledger.read_from, ledger.read_from_sequence, ledger.base_offset, ledger.leader_epoch = 40, 6, 12, 3
     ledger.coalesce(0, 2, 1)
     batch.position(segment, (5, 7))
     batch.position(segment, (5, 7), Kind.POSITION_RENEWAL)
-    state = PositionState(5, 7, 40, 6, 2, 1, 12, 4, "t", MEMBER)
+    state = PositionState(5, 7, 40, 6, 2, 1, 12, 3, "t", MEMBER)
     assert batch.items == [
         StateItem(kind, 3, segment.partition, (5, 7), position_key(3), state)
         for kind in (Kind.POSITION, Kind.POSITION_RENEWAL)

@@ -89,11 +89,13 @@ def test_read_from_moves_where_everybody_holds_what_is_below(
 ) -> None:
     assert advanced_read_from(candidate, written, replicated, atomic_to) == offset
     ledger = Ledger(read_from=2, read_from_sequence=1, next_read_from=candidate and LogEnd(*candidate))
-    ledger.advance(written, replicated, atomic_to)
+    ledger.advance(written, replicated, atomic_to, 5)
     if offset is None:
         assert (ledger.read_from, ledger.read_from_sequence, ledger.next_read_from) == (2, 1, candidate)
+        assert ledger.leader_epoch == -1
     else:
         assert (ledger.read_from, ledger.read_from_sequence, ledger.next_read_from) == (10, 4, None)
+        assert ledger.leader_epoch == 5
 
 
 def looked_at() -> Ledger:
@@ -113,15 +115,15 @@ def offsets(ledger: Ledger) -> tuple[int, int, int]:
 
 def test_a_reset_is_a_new_base() -> None:
     ledger = looked_at()
-    ledger.rebase(40)
-    assert offsets(ledger) == (40, -1, 40)
+    ledger.rebase(40, 3)
+    assert (*offsets(ledger), ledger.leader_epoch) == (40, -1, 40, 3)
     assert (ledger.observed_end, ledger.next_read_from) == (None, None)
 
 
 def test_without_data_a_segment_begins_at_its_active() -> None:
     ledger = Ledger()
-    ledger.begin(7)
-    assert offsets(ledger) == (7, 0, -1)
+    ledger.begin(7, 2)
+    assert (*offsets(ledger), ledger.leader_epoch) == (7, 0, -1, 2)
 
 
 def test_after_a_loss_no_offset_holds() -> None:
@@ -186,7 +188,7 @@ def test_how_many_sequences_were_coalesced_is_counted_until_readers_begin_after_
     ledger.coalesce(9, 12, 1)
     assert ledger.coalesced(12) == (12, 3)
     ledger.next_read_from = LogEnd(7, 9)
-    ledger.advance(12, 12, 0)
+    ledger.advance(12, 12, 0, 5)
     assert ledger.coalesced(99) == (12, 1)
     ledger.coalesce(12, 15, 4)
     assert ledger.coalesced(99) == (15, 5)
@@ -194,7 +196,7 @@ def test_how_many_sequences_were_coalesced_is_counted_until_readers_begin_after_
     assert ledger.coalesced_runs == [(12, 1), (18, 6)]
     ledger.coalesce(3, 16, 1)
     assert ledger.coalesced_runs == [(18, 8)]
-    ledger.rebase(20)
+    ledger.rebase(20, 3)
     assert ledger.coalesced(99) == (0, 0)
 
 
