@@ -71,7 +71,8 @@ class TopicState(NamedTuple):
 
     topic_id: str
     unwritable: frozenset[int]
-    """Partitions without a leader, or with fewer replicas in sync than they take records with."""
+    """Partitions without a leader, with one that does not answer here while others do, or with fewer replicas in sync
+    than they take records with."""
 
 
 class PartitionEnd(NamedTuple):

@@ -1,4 +1,5 @@
-"""The producers of one node: one writes, and a spare one takes over where Kafka holds that one up.
+"""The producers of one node: one writes, and a spare one takes over where Kafka holds that one up, or its coordinator
+is out of reach.
 
 A transaction with records for a partition that has lost its minimum of replicas is decided and does not end: until the
 partition takes its marker, the id begins no other. What has become of the transaction on the other partitions is read
@@ -47,14 +48,16 @@ class Producers:
         return self._sessions[self.spare]
 
     async def open(self) -> None:
-        """As `Session.open`. Where it is held up, or may not have its id, the next call opens the other one.
+        """As `Session.open`. Where it fails beside partitions that take no records, the next call opens the other one.
 
-        Not before the partition that holds it up is known: the other one would write to that, too.
+        So it does where the spare one may not have its id.
+
+        Not before those partitions are known: the other one would write to them, too.
         """
         try:
             await self._session.open()
         except WriteFailed as error:
-            if (error.held_up and self.unwritable) or (error.denied and self.spare):
+            if (self.unwritable and not error.denied) or (error.denied and self.spare):
                 self.spare = not self.spare
                 log.warning("%s: the %s producer goes on", error, self)
             raise

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from deelog_connector.core.effects import Cause
 from deelog_connector.kafka_port import HELD_UP_SECONDS, OutRecord, WriteFailed
 from deelog_proof.memory.broker import BrokerError, Denied, Failed, HeldUp, Kafka, Unanswered
+from deelog_proof.memory.log import Log
 from deelog_proof.memory.loop import NodeLoop
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
@@ -42,8 +43,11 @@ class Way:
     """How long one request may take."""
     moment: Callable[[str], None]
     connected: bool = True
+    """Whether it reaches the brokers."""
     deaf: set[str] = field(default_factory=set)
     """Topics of which nothing is heard."""
+    unreached: set[tuple[str, int]] = field(default_factory=set)
+    """Partitions whose leader is not reached, though other clients reach it."""
     skew: float = 0.0
     """The error of the wall clock, in seconds."""
     under_way: dict[asyncio.Task[Any], None] = field(default_factory=dict)
@@ -127,6 +131,12 @@ class Wire:
                 if self.loop.time() >= until:
                     raise
             await asyncio.sleep(min(RETRY_SECONDS, max(0.0, until - self.loop.time())))
+
+    def led(self, topic: str, partition: int) -> Log:
+        """The log of a partition, from its leader. Raises `Unanswered`, and what `Kafka.led` raises."""
+        if (topic, partition) in self.way.unreached:
+            raise Unanswered
+        return self.kafka.led(topic, partition)
 
     def held_up_until(self, late: float, call: Callable[..., T], *args: Any) -> T:
         """What `call` returns. Raises `Failed` where it is still held up by then."""

@@ -21,8 +21,8 @@ from deelog_proof.harness.child import ProcessError, until
 from deelog_proof.harness.cluster import Cluster, Node, is_stopped
 from deelog_proof.harness.drain import unwritten
 from deelog_proof.harness.environment import Environment
+from tests.support.network import Direction, Network
 from tests.system.chaos.disk import Disk
-from tests.system.chaos.network import Direction, Network
 
 KAFKA: Final = "kafka"
 OVERLAP: Final = 0.3

@@ -25,6 +25,7 @@ from deelog_proof.harness.drain import drain
 from deelog_proof.harness.environment import assembled, directory_of, ticking
 from deelog_schemas.java import find_java
 from deelog_schemas.operation import Entry
+from tests.support.network import INSIDE, OUTSIDE, Network
 from tests.support.two_brokers import broker, coordinate
 from tests.system.chaos import faults
 from tests.system.chaos.checker import (
@@ -41,7 +42,6 @@ from tests.system.chaos.clients import MAX_ENTRY_BYTES, CarefulClient, Client, S
 from tests.system.chaos.disk import Disk
 from tests.system.chaos.faults import KAFKA, Fault, FaultContext
 from tests.system.chaos.history import Write
-from tests.system.chaos.network import INSIDE, OUTSIDE, Network
 from tests.system.chaos.reader import ChangeFold, State, Topic, fold_diff, parse, read
 
 SEGMENTS: Final = 64
