@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from deelog_connector.errors import MissingExtraError
+from deelog_connector.kafka.client import refused_settings
 from deelog_connector.transforms.loading import steps_of
 from deelog_schemas.config import FIELDS, GROUPS, Config, ConfigError, Field, Role, Type, load
 from deelog_schemas.config.field import EVERY_ROLE, REQUIRED
@@ -72,7 +73,11 @@ def config(form: str) -> None:
     show_default=True,
     help="Which program will read the file: some fields are required by some only.",
 )
-@click.option("--resolve", is_flag=True, help="Also look up the references, and check what they point at.")
+@click.option(
+    "--resolve",
+    is_flag=True,
+    help="Also look up the references, and check what they point at, and what is handed to the clients of Kafka.",
+)
 @click.option("--connect", is_flag=True, help="Also ask the cache's server whether all is there that is needed.")
 @click.option(
     "--format",
@@ -99,6 +104,8 @@ def validate(file: Path, role: str, resolve: bool, connect: bool, form: str) -> 
         checked.resolved()
     if checked.role is Role.NODE:  # the others have none of the classes, and need none
         steps_of(checked)
+        if (resolve or connect) and (errors := refused_settings(checked)):
+            raise ConfigError(errors)
     if form == "json":
         return
     count = len(checked.raw)

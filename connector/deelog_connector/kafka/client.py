@@ -10,12 +10,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka_port import HELD_UP_SECONDS
-from deelog_schemas.config import Config, ConfigError
+from deelog_schemas.config import Config, ConfigError, FieldError
 from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.client_log import client_log
 from deelog_schemas.kafka.connections import ADMIN_SETTINGS, Connections, settle
@@ -57,6 +57,22 @@ def opened(make: Callable[[dict[str, Any]], C], client: str, settings: Mapping[s
         files = [name for name in settings if name.endswith(".location") and not os.access(settings[name], os.R_OK)]
         unreadable = "".join(f"; {name}: the file {settings[name]} cannot be read" for name in files)
         raise KafkaUnusable(f"{client}.override.*: {error.args[0].str()}{unreadable}") from error
+
+
+def refused_settings(config: Config) -> list[FieldError]:
+    """What the client library refuses of the settings given to each client. No broker is waited for.
+
+    Raises `ConfigError` for references that cannot be looked up.
+    """
+    errors = []
+    for client, make in (("producer", Producer), ("consumer", Consumer), ("admin", AdminClient)):
+        settings = {**common_settings(config), "group.id": "none", **dict(config.overrides(client))}
+        try:
+            opened(make, client, settings)
+        except KafkaUnusable as error:
+            field, _, problem = str(error).partition(": ")
+            errors.append(FieldError(field, problem))
+    return errors
 
 
 def admin_client(config: Config) -> tuple[AdminClient, Connections]:

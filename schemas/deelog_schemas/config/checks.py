@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 from deelog_schemas.config import secrets, transforms
@@ -32,7 +33,7 @@ def across(values: Mapping[str, Any], given: Mapping[str, str]) -> list[FieldErr
     """
     known = {name: value for name, value in values.items() if value is not None}
     errors: list[FieldError] = []
-    checks = (_times, _sizes, _segments, _letters, _formats, _signals, _addresses, _rest, _redis, _names)
+    checks = (_times, _sizes, _segments, _letters, _formats, _signals, _addresses, _ports, _rest, _redis, _names)
     for check in (*checks, transforms.check):
         errors += check(known, given)
     return errors
@@ -120,6 +121,19 @@ def _addresses(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[F
             problem = f"is required, since {name} is on all interfaces and others need one address to connect to"
             yield FieldError("cache.advertised.host", problem)
             return
+
+
+def _ports(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
+    addresses = ("cache.listen", "cache.peer.listen")
+    # A cache within a process listens at neither, and names neither.
+    of_a_node = any(name in given for name in addresses)
+    listeners = [(name, *split_address(known[name])) for name in addresses if of_a_node and name in known]
+    pairs = (("metrics.port", "metrics.host"), ("rest.port", "rest.host.name"))
+    listeners += [(port, known[host], known[port]) for port, host in pairs if {port, host} <= known.keys()]
+    for (one, host, port), (other, there, same) in combinations(listeners, 2):
+        if port and port == same and (host == there or {host, there} & set(_ALL_INTERFACES)):
+            problem = f"has the port of {one} as well: each listens at one of its own"
+            yield FieldError(other, problem, _shown(other, known, given))
 
 
 def _files_of_tls(names: str) -> tuple[str, str, str]:

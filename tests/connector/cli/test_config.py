@@ -70,6 +70,18 @@ def test_validate_looks_up_references_when_asked(tmp_path: Path) -> None:
     assert "hunter2" not in odd.stderr
 
 
+def test_validate_asks_the_client_library_about_its_settings(tmp_path: Path) -> None:
+    file = tmp_path / "node.properties"
+    file.write_text(GOOD + "producer.override.linger.ms=abc\nadmin.override.debug=nonsense\n")
+    assert deelog("validate", str(file)).returncode == 0
+    refused = deelog("validate", "--resolve", str(file))
+    assert refused.returncode == 2
+    assert "producer.override.*: Invalid value for configuration property" in refused.stderr
+    assert 'admin.override.*: Invalid value "nonsense"' in refused.stderr
+    file.write_text(GOOD + "producer.override.linger.ms=7\nconsumer.override.fetch.min.bytes=9\n")
+    assert deelog("validate", "--resolve", str(file)).returncode == 0
+
+
 def test_the_page_of_all_fields_is_fresh() -> None:
     page = ROOT / "docs" / "reference" / "configuration.md"
     remedy = "stale: run `deelog config --format md > docs/reference/configuration.md`"

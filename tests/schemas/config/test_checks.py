@@ -63,6 +63,9 @@ BETWEEN: list[tuple[dict[str, Any], str, str]] = [
         "value.converter.schema.registry.ssl.ca.location",
         "is for a schema registry, and key.converter.schema.registry.url and value.converter.schema.registry.url name",
     ),
+    ({"cache.peer.listen": "127.0.0.1:6379"}, "cache.peer.listen", "has the port of cache.listen as well"),
+    ({"cache.listen": "h:1", "metrics.port": 1, "metrics.host": "0.0.0.0"}, "metrics.port", "the port of cache.listen"),
+    ({"metrics.port": 8083, "rest.port": 8083}, "rest.port", "has the port of metrics.port as well: each listens at"),
     ({"cache.listen": "0.0.0.0:6379"}, HOST, "required, since cache.listen is on all interfaces"),
     ({"cache.peer.listen": "[::]:1"}, HOST, "since cache.peer.listen"),
     ({"cache.peer.listen": "[0:0:0:0:0:0:0:0]:1"}, HOST, "since cache.peer.listen"),
@@ -136,6 +139,9 @@ def test_fields_that_do_not_go_together(changes: dict[str, Any], field: str, wor
         {"key.converter": "avro", "cache.value.format": "bytes", TEXT: "hex"},  # a key has no value in it
         {"cache.value.format": "bytes", TEXT: "hex"},
         {"cache.listen": "0.0.0.0:1", HOST: "n1.example"},
+        {"cache.listen": "a:1", "cache.peer.listen": "b:1", "metrics.port": 1},
+        {"cache.listen": "a:0", "cache.peer.listen": "a:0"},
+        {"metrics.port": 6379},  # of a cache that listens nowhere
         {"rest.host.name": "0.0.0.0"},
         {"rest.port": 1},
         {"rest.port": 1, "rest.host.name": "localhost"},
