@@ -20,7 +20,8 @@ SECONDS = 60.0
 OFFSETS: Final = "__consumer_offsets"
 TRANSACTIONS: Final = "__transaction_state"
 TRANSACTION_PARTITIONS: Final = 10
-"""With 8 the two ids of a node have one coordinator: their hashes differ by a multiple of it."""
+"""The first half of them is on the first broker. Did they alternate, the two ids of a node would have one coordinator:
+their hashes are both even or both odd."""
 
 
 class Gates:
@@ -95,7 +96,8 @@ def coordinator_of(transactional_id: str) -> int:
     hashed = 0
     for character in transactional_id:
         hashed = (31 * hashed + ord(character)) & 0xFFFFFFFF
-    return 1 + (hashed & 0x7FFFFFFF) % TRANSACTION_PARTITIONS // (TRANSACTION_PARTITIONS // 2)
+    signed = hashed - (1 << 32) if hashed >> 31 else hashed
+    return 1 + abs(signed) % TRANSACTION_PARTITIONS // (TRANSACTION_PARTITIONS // 2)
 
 
 def broker(

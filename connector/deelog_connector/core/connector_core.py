@@ -264,11 +264,11 @@ class ConnectorCore:
             if segment.partition in before - partitions:
                 segment.look_again()
 
-    def is_held_up(self, seconds: float) -> bool:
-        """Whether the transaction under way has records for a withheld partition, or waits so long beside one."""
+    @property
+    def touches_withheld(self) -> bool:
+        """Whether the transaction under way has records for a partition that is withheld."""
         node, written = self._node, self._transactions.segments
-        late = bool(written and node.withheld) and self._transactions.waits_since < node.now - seconds
-        return late or any(s.number in written and s.partition in node.withheld for s in node.primaries.values())
+        return any(s.number in written and s.partition in node.withheld for s in node.primaries.values())
 
     # -- the producer and the configuration -----------------------------------------------------------------------
 

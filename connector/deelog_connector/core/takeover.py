@@ -202,8 +202,9 @@ class Takeover:
             # position's offset.
             segment.scan_next = min(start.offset, segment.scan_next)
             ledger.base_offset = position.base_offset if position else -1
-            # Not the present one: this node may not have heard of the last leader yet.
-            ledger.leader_epoch = position.leader_epoch if position else -1
+            # This node may not have heard yet of the leader under whom the position was written.
+            known = changes.leader_epoch(segment.partition)
+            ledger.leader_epoch = max(position.leader_epoch, known) if position else known
             self._expect(segment, scan, position, start.written is not None)
 
     def log_was_cut(self, partition: int, place: Place) -> None:

@@ -34,6 +34,8 @@ class KafkaAdmin:
         self._config, self._seconds = config, seconds
         self._client: AdminClient | None = None
         self._connections = Connections("admin", {})
+        self._known_silent: dict[str, set[int]] = {}
+        """By topic: partitions whose leader did not answer at the last look."""
 
     @property
     def _admin(self) -> AdminClient:
@@ -171,12 +173,19 @@ class KafkaAdmin:
 
         Raises `KafkaUnavailable` where none answers.
         """
+        silent = self._unanswered(topic, partitions)
+        if silent and len(silent) == len(partitions):
+            raise KafkaUnavailable(f"topic {topic}: the leaders of its partitions did not answer in time")
+        if not silent <= self._known_silent.get(topic, set()):
+            silent = self._unanswered(topic, silent)  # it may have been the client that had lost them
+        self._known_silent[topic] = silent
+        return silent
+
+    def _unanswered(self, topic: str, partitions: Collection[int]) -> set[int]:
         futures = self._offsets(topic, partitions, STALL_SECONDS)
         silent = {where.partition for where, future in futures.items() if _is_timed_out(future)}
         if silent:
-            self.close()  # it may be this client alone that has lost them
-        if silent and len(silent) == len(partitions):
-            raise KafkaUnavailable(f"topic {topic}: the leaders of its partitions did not answer in time")
+            self.close()
         return silent
 
     def _described(self, topic: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Final
 
 from deelog_connector.core.segment import Phase
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, MapError
-from deelog_connector.kafka_port import BEGINNING, REQUEST_SECONDS, InRecord, PartitionEnd, Reader
+from deelog_connector.kafka_port import BEGINNING, InRecord, PartitionEnd, Reader
 from deelog_connector.kept_topic import KeptTopic, state_of
 from deelog_connector.runtime.clients import Clients, moving_log
 from deelog_connector.runtime.context import Context
@@ -321,11 +321,10 @@ class Readers:
     def _withhold(self) -> None:
         """Has the core leave out the partitions to which nothing can be written, and those whose claims are not known.
 
-        A transaction that has records for one of them since the last look holds up all others: it is given up. So is
-        one that is not answered beside them, which may be for its coordinator.
+        A transaction that has records for one of them since the last look holds up all others: it is given up.
         """
         core, topics, session = self._core, self._clients.config.topics, self._clients.session
-        if core.is_held_up(REQUEST_SECONDS):
+        if core.touches_withheld:
             self._clients.give_up()
         before, unwritable, withheld = self._told, self._positions.unwritable, core.withheld
         self._told = session.unwritable = self._unwritable | unwritable

@@ -212,6 +212,7 @@ class Session:
                     await asyncio.sleep(RETRY_SECONDS)
             if sending:
                 await asyncio.sleep(sending)
+                self._may_wait()
         if not empty:
             self._wire.way.moment("appended")
             await asyncio.sleep(0)  # a pause begins before the next turn
@@ -232,6 +233,8 @@ class Session:
                 return await self._wire.ask(call, *args)
             except Unanswered:
                 self._may_wait()
+                if self._wire.answers:
+                    raise WriteFailed(Cause.LOST, "the coordinator does not answer") from None
 
     def _may_wait(self, late: float = math.inf) -> None:
         if self._hurries or self._wire.loop.time() >= late:
@@ -347,6 +350,7 @@ class Brokers:
 
     def __init__(self, wire: Wire, config: Config) -> None:
         self._wire, self._config = wire, config
+        self._known_silent: dict[str, set[int]] = {}
 
     async def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
         await self._wire.run(None, self._ensure, topic, partitions, settings)
@@ -428,12 +432,14 @@ class Brokers:
             return known, unanswered - unwritable, len(unanswered) < described.partitions
 
         state, silent, answers = await self._asked("admin", f"topic {topic}", look)
-        late = self._wire.loop.time() + STALL_SECONDS
+        known = silent <= self._known_silent.get(topic, set())
+        late = self._wire.loop.time() + (STALL_SECONDS if known or not answers else 2 * STALL_SECONDS)
         while silent and self._wire.loop.time() < late:
             await asyncio.sleep(RETRY_SECONDS)
             state, silent, answers = await self._asked("admin", f"topic {topic}", look)
         if silent and not answers:
             raise KafkaUnavailable(f"topic {topic}: the leaders of its partitions did not answer in time")
+        self._known_silent[topic] = silent
         return state._replace(unwritable=state.unwritable | silent)
 
     def _answers(self, topic: str, partition: int) -> bool:

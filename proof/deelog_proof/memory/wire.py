@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -132,6 +133,11 @@ class Wire:
                     raise
             await asyncio.sleep(min(RETRY_SECONDS, max(0.0, until - self.loop.time())))
 
+    @property
+    def answers(self) -> bool:
+        """Whether any broker answers."""
+        return self.way.connected and self.kafka.up
+
     def led(self, topic: str, partition: int) -> Log:
         """The log of a partition, from its leader. Raises `Unanswered`, and what `Kafka.led` raises."""
         if (topic, partition) in self.way.unreached:
@@ -191,7 +197,7 @@ async def abort_on(
     """As `deelog_connector.kafka.client.abort_on`. Raises `BrokerError`."""
     key = abort_key(transactional_id)
     records = [OutRecord(topic, partition, key, b"", []) for topic, partition in left_open]
-    if await wire.ask(wire.kafka.produce, transactional_id, session, number, records):
+    if await wire.ask(wire.kafka.produce, transactional_id, session, number, records, math.nan, wire.way.unreached):
         raise Unanswered("a partition takes no records")
     await wire.ask(wire.kafka.abort, transactional_id, session)
 
@@ -209,6 +215,6 @@ async def open_session(wire: Wire, config: Config, transactional_id: str, by: st
     except Failed as error:
         raise WriteFailed(Cause.LOST, "the last transaction does not end", held_up=True) from error
     except Unanswered as error:
-        raise WriteFailed(Cause.LOST, "the brokers do not answer") from error
+        raise WriteFailed(Cause.LOST, "the brokers do not answer", uncoordinated=wire.answers) from error
     except Denied as error:
         raise WriteFailed(Cause.LOST, denial(error, "producer"), denied=True) from error

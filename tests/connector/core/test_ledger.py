@@ -201,7 +201,8 @@ def test_how_many_sequences_were_coalesced_is_counted_until_readers_begin_after_
 
 
 def test_the_runs_are_complete_from_a_decision_to_the_next_promotion() -> None:
-    for decided in (partial(Ledger.resume, runs=[]), partial(Ledger.begin, offset=4), partial(Ledger.rebase, offset=4)):
+    begin, rebase = (partial(call, offset=4, leader_epoch=1) for call in (Ledger.begin, Ledger.rebase))
+    for decided in (partial(Ledger.resume, runs=[]), begin, rebase):
         ledger = Ledger()
         assert not ledger.is_complete
         decided(ledger)

@@ -562,6 +562,28 @@ def test_the_log_is_asked_for_what_a_takeover_reads_nothing_of(behind: int, seco
     world.check()
 
 
+def test_a_position_names_the_leader_under_whom_its_place_was_seen() -> None:
+    """Though the owner that writes it has not heard of that one."""
+    world, (n0, n1) = started()
+    looks, n1.core.end_read = n1.core.end_read, lambda *_: []
+    world.leader_epoch = 1
+    for _ in range(3):
+        world.now += 1
+        world.put(key_of(0), b"b")
+        world.settle()
+    assert (n0.core.table.positions[0].leader_epoch, n1.core.end_of(0)[1]) == (1, 0)
+    world.fail_over(n0, n1)
+    world.settle()
+    world.put(key_of(0), b"c")
+    world.settle()
+    position = n1.core.table.positions[0]
+    assert (position.member, position.leader_epoch, n1.core.end_of(0)[1]) == (n1.member, 1, 0)
+    n1.core.end_read = looks
+    world.settle()
+    assert world.reader(0).resets == ["initial"]
+    world.check()
+
+
 def test_a_takeover_right_after_a_change_of_leader_needs_no_reset() -> None:
     world, (n0, n1) = started()
     for i in range(3):

@@ -269,16 +269,33 @@ END, SILENT = SimpleNamespace(offset=7, leader_epoch=3), SimpleNamespace(offset=
 
 @pytest.mark.parametrize("silent", [SILENT, TIMED_OUT])
 def test_a_leader_that_does_not_answer_while_others_do_takes_no_records(opened: Opened, silent: Any) -> None:
-    """Those without a leader are not asked. A new client asks next: the old one alone may have lost it."""
+    """Those without a leader are not asked. A new client asks again: the old one alone may have lost it."""
     topic = described((1, 1, 1), (0, 0, 1), (1, 1, 1), (1, 1, 1))
     settings = {"min.insync.replicas": SimpleNamespace(value="1")}
-    admin = opened(describe_topics=[topic], describe_configs=[settings], list_offsets=[END, silent, DENIED, END])
+    admin = opened(
+        describe_topics=[topic], describe_configs=[settings], list_offsets=[END, silent, DENIED, silent, END]
+    )
     assert admin.state("t").unwritable == {1, 2}
-    ((asked, isolation, seconds),) = [given for name, given in opened.client.asked if name == "list_offsets"]
+    (asked, isolation, seconds), (again, *_) = [given for name, given in opened.client.asked if name == "list_offsets"]
     assert [where.partition for where in asked] == [0, 2, 3]
+    assert [where.partition for where in again] == [2]
     assert (isolation, seconds) == (IsolationLevel.READ_COMMITTED, 3.0)
     assert admin.state("t").unwritable == {1}
-    assert len(opened.settings) == 2
+    assert len(opened.settings) == 3
+    opened.client.answers["list_offsets"] = [END, silent, END]
+    assert admin.state("t").unwritable == {1}  # it was the client
+
+
+def test_a_leader_that_is_known_to_be_silent_is_asked_once(opened: Opened) -> None:
+    admin = opened(describe_topics=[described((1, 1, 1), (1, 1, 1))], list_offsets=[END, SILENT, SILENT, END, SILENT])
+    assert admin.state("t").unwritable == {1}
+    assert admin.state("t").unwritable == {1}
+    asked = [len(given[0]) for name, given in opened.client.asked if name == "list_offsets"]
+    assert asked == [2, 1, 2]
+    opened.client.answers["list_offsets"] = [END, END, END, SILENT, END]
+    assert admin.state("t").unwritable == set()
+    assert admin.state("t").unwritable == set()
+    assert [len(given[0]) for name, given in opened.client.asked if name == "list_offsets"] == [*asked, 2, 2, 1]
 
 
 def test_where_no_leader_answers_kafka_is_away(opened: Opened) -> None:

@@ -79,6 +79,7 @@ class Scripted:
         self.calls: list[str] = []
         self.produced: list[tuple[Any, ...]] = []
         self.settings: dict[str, Any] = {}
+        self.sends = False
 
     def _call(self, name: str) -> None:
         self.calls.append(name)
@@ -99,7 +100,7 @@ class Scripted:
         self._call("commit")
 
     def __len__(self) -> int:
-        return len(self.produced)
+        return 0 if self.sends else len(self.produced)
 
     def purge(self) -> None:
         self._call("purge")
@@ -117,6 +118,8 @@ class Desk:
         self.open_error: Exception | None = None
         monkeypatch.setattr(module, "opened", self._opened)
         monkeypatch.setattr(module, "begin_session", self._begun)
+        self.brokers_answer = False
+        monkeypatch.setattr(module, "brokers_answer", lambda config: self.brokers_answer)
         monkeypatch.setattr(module, "hear", lambda producer, connections: self.producer.calls.append("hear"))
         self.config = config_of("h:1", "p", **fields)
         self.session = Session(at_once, self.config, "p.c/node/n1", 1_000_000, 7.0)
@@ -239,6 +242,41 @@ def test_a_commit_that_is_not_answered_is_repeated(desk: Desk) -> None:
     desk.fails("commit", again, again, None)
     desk.commit(RECORD)
     assert desk.producer.calls == ["init", "begin", "produce", "commit", "hear", "commit", "hear", "commit"]
+
+
+def test_a_commit_whose_coordinator_does_not_answer_while_others_do_is_lost(desk: Desk) -> None:
+    """Within the seconds of a request; where no broker answers it is repeated."""
+    again = error_of(KafkaError._TIMED_OUT, retriable=True)
+    desk.open()
+    desk.fails("commit", *[again] * 20, None)
+    desk.producer.sends = True
+    desk.commit(RECORD)
+    desk.brokers_answer = True
+    for _ in range(2):
+        desk.producer.calls.clear()
+        desk.fails("commit", *[again] * 20)
+        with pytest.raises(WriteFailed) as failed:
+            desk.commit(RECORD)
+        assert (failed.value.cause, desk.producer.calls.count("commit")) == (Cause.LOST, 7)
+        desk.open()
+
+
+@pytest.mark.parametrize(
+    ("code", "answers", "uncoordinated"),
+    [
+        (KafkaError._TIMED_OUT, True, True),
+        (KafkaError._TIMED_OUT, False, False),
+        (KafkaError.COORDINATOR_NOT_AVAILABLE, True, True),
+        (KafkaError.CONCURRENT_TRANSACTIONS, True, False),
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, True, False),
+    ],
+)
+def test_a_session_without_coordinator_says_so(desk: Desk, code: int, answers: bool, uncoordinated: bool) -> None:
+    desk.fails("init", error_of(code))
+    desk.brokers_answer = answers
+    with pytest.raises(WriteFailed) as failed:
+        desk.open()
+    assert failed.value.uncoordinated is uncoordinated
 
 
 def test_a_commit_that_is_given_up_is_lost_and_the_next_one_waits_again(desk: Desk) -> None:

@@ -87,9 +87,12 @@ def test_one_that_a_node_does_not_reach_waits_there_alone(cluster_of: Clusters, 
     sound(cluster)
 
 
+@pytest.mark.parametrize("unreached", [set(), {(CHANGES, SICK)}, {(CHANGES, SICK), (POSITIONS, SICK)}], ids=len)
 @pytest.mark.parametrize("silent", [True, False])
-def test_the_coordinator_of_its_producer_may_be_away_with_it(cluster_of: Clusters, silent: bool) -> None:
-    """Before a transaction ends, or after it has ended and nobody was told. The spare one has another coordinator."""
+def test_the_coordinator_of_its_producer_may_be_away_with_it(
+    cluster_of: Clusters, silent: bool, unreached: set[tuple[str, int]]
+) -> None:
+    """Or it alone; before a transaction ends, or after it has ended and nobody was told. The spare producer goes on."""
     cluster = cluster_of()
     (node,) = cluster.nodes.values()
     write(cluster)
@@ -101,11 +104,15 @@ def test_the_coordinator_of_its_producer_may_be_away_with_it(cluster_of: Cluster
         assert cluster.put(next(key for key in KEYS if segment_of(key, SEGMENTS) in well), b"last")
         until(cluster, lambda: mine not in cluster.kafka.silent)
     cluster.kafka.uncoordinated.add(mine)
-    node.port.way.unreached = {(CHANGES, SICK)}
+    node.port.way.unreached = unreached
     cluster.run(60.0)  # what it has left open ends with its time
-    goes_on(cluster)
     assert node.connector._shell.clients.session.spare
+    if unreached:
+        goes_on(cluster)
     node.port.way.unreached = set()
+    write(cluster)
+    until(cluster, lambda: unwritten(node, SICK) == unwritten(node, 1 - SICK) == 0)
+    assert not node.core.withheld
     cluster.kafka.uncoordinated.clear()
     sound(cluster)
 
