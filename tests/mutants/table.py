@@ -315,7 +315,7 @@ TAKEOVER: Final = (
         "waits-for-the-coordinator",
         "",
         "a transaction waits for the end that its coordinator, which is out of reach, does not answer",
-        (Edit(KAFKA_SESSION, "or (late and brokers_answer(self._config))", ""),),
+        (Edit(KAFKA_SESSION, "self._connections.hopeless or late)", "self._connections.hopeless)"),),
         detector="pytest tests/connector/kafka/test_session.py -k coordinator",
         because="no simulated broker has librdkafka's client",
     ),

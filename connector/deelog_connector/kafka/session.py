@@ -198,7 +198,9 @@ class Session:
         hear(producer, self._connections)
         self._unanswered += not len(producer)
         late = self._unanswered * LOOK_SECONDS >= self._seconds
-        return not (self._hurries or self._connections.hopeless or (late and brokers_answer(self._config)))
+        if late and not brokers_answer(self._config):
+            late, self._unanswered = False, 0  # it has its time once they do
+        return not (self._hurries or self._connections.hopeless or late)
 
     def _failure(self, error: KafkaException) -> WriteFailed:
         first = error.args[0]

@@ -15,6 +15,7 @@ from deelog_connector.kafka import session as module
 from deelog_connector.kafka.client import LOOK_SECONDS
 from deelog_connector.kafka.session import Session
 from deelog_connector.kafka_port import OutRecord, WriteFailed
+from deelog_schemas.config import Config
 from deelog_schemas.kafka.connections import Connections
 from tests.connector.cache import config_of, run
 
@@ -119,7 +120,9 @@ class Desk:
         monkeypatch.setattr(module, "opened", self._opened)
         monkeypatch.setattr(module, "begin_session", self._begun)
         self.brokers_answer = False
-        monkeypatch.setattr(module, "brokers_answer", lambda config: self.brokers_answer)
+        self.answers: list[bool] = []
+        """Before it always is as `brokers_answer` says."""
+        monkeypatch.setattr(module, "brokers_answer", self._answer)
         monkeypatch.setattr(module, "hear", lambda producer, connections: self.producer.calls.append("hear"))
         self.config = config_of("h:1", "p", **fields)
         self.session = Session(at_once, self.config, "p.c/node/n1", 1_000_000, 7.0)
@@ -135,6 +138,9 @@ class Desk:
     def _begun(self, producer: Scripted, seconds: float) -> None:
         assert seconds == 7.0
         producer._call("init")
+
+    def _answer(self, config: Config) -> bool:
+        return self.answers.pop() if self.answers else self.brokers_answer
 
     def fails(self, call: str, *errors: Exception | None) -> None:
         self.producer.errors[call] = list(errors)
@@ -251,7 +257,13 @@ def test_a_commit_whose_coordinator_does_not_answer_while_others_do_is_lost(desk
     desk.fails("commit", *[again] * 20, None)
     desk.producer.sends = True
     desk.commit(RECORD)
+    desk.answers = [False] * 2
+    desk.fails("commit", *[again] * 99)
     desk.brokers_answer = True
+    with pytest.raises(WriteFailed):
+        desk.commit(RECORD)
+    assert desk.producer.calls.count("commit") == 21 + 3 * 7  # it has its time behind the last one that nobody answers
+    desk.open()
     for _ in range(2):
         desk.producer.calls.clear()
         desk.fails("commit", *[again] * 20)
