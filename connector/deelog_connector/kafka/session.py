@@ -117,7 +117,7 @@ class Session:
             if denied := self._denied(error):
                 raise denied from error
             held_up = is_held_up(error)
-            alone = not held_up and brokers_answer(self._config)
+            alone = error.args[0].retriable() and not held_up and brokers_answer(self._config)
             why = f"the coordinator of {self._transactional_id} does not answer, though a broker does"
             why = why if alone else reason(error, self._connections)
             raise WriteFailed(Cause.LOST, why, held_up=held_up, uncoordinated=alone) from error

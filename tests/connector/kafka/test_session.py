@@ -274,17 +274,20 @@ def test_a_commit_whose_coordinator_does_not_answer_while_others_do_is_lost(desk
 
 
 @pytest.mark.parametrize(
-    ("code", "answers", "uncoordinated"),
+    ("code", "retriable", "answers", "uncoordinated"),
     [
-        (KafkaError._TIMED_OUT, True, True),
-        (KafkaError._TIMED_OUT, False, False),
-        (KafkaError.COORDINATOR_NOT_AVAILABLE, True, True),
-        (KafkaError.CONCURRENT_TRANSACTIONS, True, False),
-        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, True, False),
+        (KafkaError._TIMED_OUT, True, True, True),
+        (KafkaError._TIMED_OUT, True, False, False),
+        (KafkaError.COORDINATOR_NOT_AVAILABLE, True, True, True),
+        (KafkaError.CONCURRENT_TRANSACTIONS, True, True, False),
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, False, True, False),
+        (KafkaError.INVALID_TRANSACTION_TIMEOUT, False, True, False),
     ],
 )
-def test_a_session_without_coordinator_says_so(desk: Desk, code: int, answers: bool, uncoordinated: bool) -> None:
-    desk.fails("init", error_of(code))
+def test_a_session_without_coordinator_says_so(
+    desk: Desk, code: int, retriable: bool, answers: bool, uncoordinated: bool
+) -> None:
+    desk.fails("init", error_of(code, retriable=retriable))
     desk.brokers_answer = answers
     with pytest.raises(WriteFailed) as failed:
         desk.open()

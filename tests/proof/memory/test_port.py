@@ -228,14 +228,19 @@ def test_a_coordinator_that_is_away(kafka: Kafka, nodes: list[Node]) -> None:
             await node.port.brokers(config()).fence("n1")
         assert cause_of(failed) is Cause.LOST
         assert asyncio.get_running_loop().time() - before < REQUEST_SECONDS + 1
-        assert not commit.done()
+        with pytest.raises(WriteFailed, match="the coordinator does not answer") as failed:
+            await commit
+        assert asyncio.get_running_loop().time() - before > REQUEST_SECONDS
+        assert not failed.value.uncoordinated  # the next session tells
         await node.port.brokers(config()).ends(T, [0])
+        with pytest.raises(WriteFailed) as failed:
+            await session.open()
+        assert failed.value.uncoordinated
         kafka.uncoordinated.clear()
-        await commit
 
     node.run(case())
     other.run(other.write(b"2"))
-    assert content(kafka) == [b"1", b"2"]
+    assert content(kafka) == [b"2"]
 
 
 # -- answers that are lost --------------------------------------------------------------------------------------------
