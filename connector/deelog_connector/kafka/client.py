@@ -54,9 +54,14 @@ def opened(make: Callable[[dict[str, Any]], C], client: str, settings: Mapping[s
     try:
         return make({**settings, "error_cb": connections}), connections
     except KafkaException as error:  # an invalid value, or a file with other content
-        files = [name for name in settings if name.endswith(".location") and not os.access(settings[name], os.R_OK)]
-        unreadable = "".join(f"; {name}: the file {settings[name]} cannot be read" for name in files)
-        raise KafkaUnusable(f"{client}.override.*: {error.args[0].str()}{unreadable}") from error
+        raise KafkaUnusable(f"{client}.override.*: {_refusal(error, settings)}") from error
+
+
+def _refusal(error: KafkaException, settings: Mapping[str, Any]) -> str:
+    """Why no client was made of these settings."""
+    files = [name for name in settings if name.endswith(".location") and not os.access(settings[name], os.R_OK)]
+    unreadable = "".join(f"; {name}: the file {settings[name]} cannot be read" for name in files)
+    return f"{error.args[0].str()}{unreadable}"
 
 
 def refused_settings(config: Config) -> list[FieldError]:
@@ -65,13 +70,17 @@ def refused_settings(config: Config) -> list[FieldError]:
     Raises `ConfigError` for references that cannot be looked up.
     """
     errors = []
-    for client, make in (("producer", Producer), ("consumer", Consumer), ("admin", AdminClient)):
-        settings = {**common_settings(config), "group.id": "none", **dict(config.overrides(client))}
+    consumers = {"group.id": config.topics.reader_group}  # without one there is none
+    for client, make, needed in (
+        ("producer", Producer, {}),
+        ("consumer", Consumer, consumers),
+        ("admin", AdminClient, {}),
+    ):
+        settings = {**common_settings(config), **needed, **dict(config.overrides(client))}
         try:
-            opened(make, client, settings)
-        except KafkaUnusable as error:
-            field, _, problem = str(error).partition(": ")
-            errors.append(FieldError(field, problem))
+            make(settings)
+        except KafkaException as error:
+            errors.append(FieldError(f"{client}.override.*", _refusal(error, settings)))
     return errors
 
 
