@@ -366,6 +366,22 @@ TAKEOVER: Final = (
         because=ONE_CASE,
     ),
     Mutant(
+        "reset-again-by-who-hears-later",
+        "",
+        "a cut that an owner has reset is reset once more by its successor, which hears of the new leader later",
+        (Edit(LOG_WATCH, "if not epoch < leader_epoch <= s.ledger.leader_epoch", "if True"),),
+        detector="pytest tests/connector/core/test_takeover.py -k not_reset_again",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "cut-under-the-same-leader",
+        "truncation-noticed",
+        "a log that lost records without a new leader counts as seen under that leader, and is not reset",
+        (Edit(LOG_WATCH, "epoch < leader_epoch <= s", "leader_epoch <= s"),),
+        detector="pytest tests/connector/core/test_log_watch.py -k truncation_is_noticed",
+        because=ONE_CASE,
+    ),
+    Mutant(
         "failed-before-it-is-known-why",
         "",
         "a transaction fails before Kafka says that a partition has no leader, and the next of its id commits it there",

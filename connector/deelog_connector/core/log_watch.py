@@ -60,7 +60,10 @@ class LogWatch:
         if intact is False or offset < seen:
             self._node.counts.truncations += 1
             changes.cut_in[partition] = leader_epoch
-            return self._lost(partition, "truncated")
+            # Under a leader that is new here, an owner before this one may have seen or reset it all already.
+            concerned = self._node.primaries_of(partition)
+            behind = [s for s in concerned if not epoch < leader_epoch <= s.ledger.leader_epoch]
+            return self._lost(behind, "truncated")
         for segment in self._node.primaries.values():
             if segment.partition != partition:
                 continue
@@ -78,11 +81,10 @@ class LogWatch:
         changes.cut_in.clear()
         for partition in range(self._node.settings.partitions):
             changes.ends[partition] = changes.stable[partition] = 0
-            self._lost(partition, "topic_recreated")
+            self._lost(self._node.primaries_of(partition), "topic_recreated")
         return True
 
-    def _lost(self, partition: int, reason: str) -> list[int]:
-        concerned = self._node.primaries_of(partition)
+    def _lost(self, concerned: list[Segment], reason: str) -> list[int]:
         for segment in concerned:
             segment.owed, segment.written = reason if segment.owed != POSITIONS_LOST else segment.owed, None
             segment.ledger.lose()

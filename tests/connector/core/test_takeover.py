@@ -584,6 +584,28 @@ def test_a_position_names_the_leader_under_whom_its_place_was_seen() -> None:
     world.check()
 
 
+def test_what_an_owner_has_reset_under_a_leader_is_not_reset_again_by_who_hears_of_that_one_later() -> None:
+    world, (n0, n1) = started()
+    looks, n1.core.end_read = n1.core.end_read, lambda *_: []
+    world.put(key_of(0), b"a")
+    world.settle()
+    del partition_log(world, 0).slots[-2:]
+    world.leader_epoch = 1
+    for _ in range(3):
+        world.now += 1
+        world.put(key_of(0), b"b")
+        world.settle()
+    assert world.reader(0).resets == ["initial", "truncated"]
+    world.fail_over(n0, n1)
+    world.put(key_of(0), b"c")
+    world.settle()
+    n1.core.end_read = looks
+    n1.core.end_read(0, partition_log(world, 0).end, 1, intact=False)
+    world.settle()
+    assert world.reader(0).resets == ["initial", "truncated"]
+    world.check()
+
+
 def test_a_takeover_right_after_a_change_of_leader_needs_no_reset() -> None:
     world, (n0, n1) = started()
     for i in range(3):
