@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.interceptors.cachetools.reading import read
 from tests.interceptors.redis.servers import Server, running
 from tests.interceptors.redis.test_node import caught_up, config_of
 from tests.support.memory import LiveMemory
+from tests.support.topics import derived
 from tests.support.waiting import awaiting
 
 CACHES = {0: "shop.sessions", 3: "shop.carts"}
@@ -45,8 +47,14 @@ async def caught_up_by(live: LiveMemory, server: Server, *resets: dict[str, int]
     """Kafka has all of each database, and its segments were reset so often; those without a key may come last."""
     for (number, cache), expected in zip(CACHES.items(), resets, strict=True):
         await caught_up(live, server, cache, number)
+
+        def are_done(cache: str = cache, expected: dict[str, int] = expected) -> bool:
+            readers = derived(live.records(cache))[1].values()
+            counts = sum((Counter(reader.resets) for reader in readers), Counter[str]())
+            return counts == expected and not any(reader.open for reader in readers)
+
         try:
-            await awaiting(lambda cache=cache, e=expected: read(live, cache).resets == e, 20, "its resets")  # type: ignore[misc]
+            await awaiting(are_done, 20, "its resets")
         except TimeoutError:
             assert read(live, cache).resets == expected
             raise
