@@ -366,6 +366,22 @@ TAKEOVER: Final = (
         because=ONE_CASE,
     ),
     Mutant(
+        "goes-before-it-is-known-why",
+        "",
+        "a key that expired is told as removed, though the server says why it went",
+        (Edit(CAPTURE, "upto = min(upto, self._heard_upto)", "pass"),),
+        detector="pytest tests/interceptors/redis/test_capture.py -k once_it_is_known_why",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "a-reason-of-another-time",
+        "",
+        "a key that was removed by hand is told as expired, since it expired later",
+        (Edit(SEGMENT_TAPE, "if low < change.offset <= high and", "if"),),
+        detector="pytest tests/interceptors/redis/test_segment_tape.py -k as_often_as",
+        because=ONE_CASE,
+    ),
+    Mutant(
         "reset-again-by-who-hears-later",
         "",
         "a cut that an owner has reset is reset once more by its successor, which hears of the new leader later",

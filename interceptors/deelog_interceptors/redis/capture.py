@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from deelog_connector.cache_side import Counted, History, StreamSide, StreamSink
 from deelog_interceptors.redis.lineage import Lineage
@@ -29,6 +29,8 @@ LOST: Final = "stream_lost"
 """The reason of a reset where changes of the stream are missing."""
 UNKNOWN: Final = "unknown_command"
 """That of one where it is not known what a command has changed."""
+_MOST_HINTS: Final = 64
+"""Beyond, where the stream is read far behind them, new ones are dropped: those keys are told as removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,14 @@ class _Reset:
     def offset(self) -> int:
         """Up to where what they say, and what they do not, may have happened."""
         return max([self.listed, *(image.offset for image in self.images or ())])
+
+
+class Hint(NamedTuple):
+    """Between two offsets of the stream keys went, and why: by key, once for each time."""
+
+    low: int
+    high: int
+    reasons: Mapping[bytes, Sequence[str]]
 
 
 class Capture(StreamSide):
@@ -79,6 +89,10 @@ class Capture(StreamSide):
         """The offset up to which every replica that counts has the stream."""
         self.outranked: set[int] = set()
         """Segments that are this server's by its view, and that somebody else has claimed since."""
+        self._heard_upto: int | None = None
+        """The offset up to which it is known why keys went, as far as the server tells; None: nobody hears it."""
+        self._hints: deque[Hint] = deque()
+        """What the stream has not reached yet."""
         self.shed = 0
         """How often a segment was dropped that another connector writes, since too much was held."""
         self._warn_at = 1
@@ -191,6 +205,26 @@ class Capture(StreamSide):
         self.acked = max(self.acked, offset)
         self.progress()
 
+    @property
+    def heard_upto(self) -> int | None:
+        """The offset up to which it is known why keys went; None: nobody hears it."""
+        return self._hints[-1].high if self._hints else self._heard_upto
+
+    def heard(self, hint: Hint) -> None:
+        """Somebody hears why keys go, from the offset `low` on: what goes from there on is told once that is known."""
+        if self._heard_upto is None:
+            self._heard_upto = hint.low
+        if len(self._hints) == _MOST_HINTS:
+            hint = Hint(self._hints.pop().low, hint.high, {})
+        self._hints.append(hint)
+        self.progress()
+
+    def unheard(self) -> None:
+        """Nobody hears it any more."""
+        self._heard_upto = None
+        self._hints.clear()
+        self.progress()
+
     def resumes_at(self, lineage: Lineage, view: View, oldest: int = 0) -> tuple[int, int] | None:
         """Up to where Kafka has all of that server's stream, and in which database it goes on; None: of no place.
 
@@ -253,6 +287,8 @@ class Capture(StreamSide):
             self._reading.clear()
             self._wanting.update(range(len(tape.segments)))
             self._asked = [(tape.offset, question) for _, question in self._asked]
+            self._heard_upto = None
+            self._hints.clear()
             self.acked = min(self.acked, tape.offset)
             for reset in self._resets.values():
                 reset.images = None
@@ -260,12 +296,21 @@ class Capture(StreamSide):
 
     def replaced(self, tape: Tape) -> None:
         """Another tape. `take` follows."""
+        self._heard_upto = None
+        self._hints.clear()
         self.tape, self.acked, self._is_new = tape, 0, True
 
     def progress(self) -> None:
         """Hands over and answers all that can be."""
         tape = self.tape
         upto = min(self.acked, tape.offset)
+        while self._hints and self._hints[0].high <= tape.offset:
+            hint = self._hints.popleft()
+            tape.name(*hint)
+            self._heard_upto = hint.high
+        # Where the tape is full it is not read on, perhaps not up to what was heard.
+        if self._heard_upto is not None and tape.length() < self.sink.budget.max_operations:
+            upto = min(upto, self._heard_upto)
         while self._images and self._images[0][1].offset <= tape.offset:
             segment, image = self._images.popleft()
             tape.segments[segment].place(image)

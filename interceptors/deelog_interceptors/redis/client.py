@@ -15,6 +15,7 @@ Reply: TypeAlias = Any
 """Bytes, an integer, None, a list of replies, or a `hiredis.ReplyError`."""
 
 ANSWER_SECONDS: Final = 10.0
+MOST_PUSHED: Final = 10_000
 _PIECE: Final = 1 << 18
 
 
@@ -26,6 +27,8 @@ class Client:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._parser = hiredis.Reader()
+        self.pushed: list[list[bytes]] = []
+        """Messages of the channels that it has subscribed to, for the caller to take; beyond `MOST_PUSHED` none."""
 
     @property
     def is_connected(self) -> bool:
@@ -41,7 +44,7 @@ class Client:
                 self._reader, self._writer = await address.connect()
         except (OSError, TimeoutError) as error:
             raise broken(f"{address} does not answer", error) from error
-        self._parser = hiredis.Reader()
+        self._parser, self.pushed = hiredis.Reader(), []
         greetings: list[Sequence[bytes]] = []
         if address.password is not None:
             user = [address.username.encode()] if address.username else []
@@ -65,7 +68,10 @@ class Client:
                 replies: list[Reply] = []
                 while len(replies) < len(commands):
                     reply = self._parser.gets()
-                    if reply is not False:
+                    if isinstance(reply, hiredis.PushNotification) and reply[0] == b"message":
+                        if len(self.pushed) < MOST_PUSHED:
+                            self.pushed.append(reply)
+                    elif reply is not False:
                         replies.append(reply)
                     elif data := await self._reader.read(_PIECE):
                         self._parser.feed(data)

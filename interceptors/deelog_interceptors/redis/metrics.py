@@ -58,6 +58,7 @@ class RedisMetrics:
             ("held_changes", GAUGE, "Changes that are kept until Kafka has them.", tape.length()),
             ("shed_segments_total", COUNTER, "Segments of others that were dropped to hold less.", capture.shed),
             ("passed_over_total", COUNTER, "Changes of keys that cannot be captured.", tape.passed_over),
+            ("named_total", COUNTER, "Keys that went, and the server has told why.", tape.named),
             ("unavailable_total", COUNTER, "Values that were too large to be told.", node.values.unavailable),
         )
         if node.sentinels is not None:

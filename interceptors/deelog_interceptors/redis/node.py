@@ -17,9 +17,10 @@ from deelog_connector.kafka_port import KafkaPort
 from deelog_connector.runtime import Connector
 from deelog_interceptors.redis import reading
 from deelog_interceptors.redis.address import Address
-from deelog_interceptors.redis.capture import Capture
+from deelog_interceptors.redis.capture import Capture, Hint
 from deelog_interceptors.redis.client import Client, Reply
 from deelog_interceptors.redis.commands import touching
+from deelog_interceptors.redis.hints import Hints
 from deelog_interceptors.redis.lineage import Lineage, told
 from deelog_interceptors.redis.link import Link, LinkError, LinkLost, Place, attach
 from deelog_interceptors.redis.metrics import RedisMetrics
@@ -41,6 +42,7 @@ _WAITING_SECONDS: Final = 0.01
 """The same while changes wait for that."""
 _SENTINEL_SECONDS: Final = 0.5
 """How often the Sentinels are asked."""
+_HEAR_AGAIN_SECONDS: Final = 5.0
 _HURRY_SECONDS: Final = 0.005
 """Of what a replica reads in this time its primary hears together."""
 _ACK_SECONDS: Final = 0.5
@@ -76,6 +78,7 @@ class RedisNode:
         self.serves = False
         """Whether it has read of the server."""
         self.sentinels = Sentinels.of(config)
+        self._hints = Hints(self.address) if config["redis.reasons"] == "notifications" else None
         self._client = Client(self.address)
         self._looking_up = Client(self.address)
         self._looked_up: set[bytes | Omitted] = set()
@@ -112,7 +115,7 @@ class RedisNode:
             await self.sentinels.look()
         await self._attach_when_possible()
         self.serves = True
-        for work in (self._follow(), self._ask(), self._watch(), self._consult()):
+        for work in (self._follow(), self._ask(), self._watch(), self._consult(), self._hear()):
             task = asyncio.ensure_future(work)
             task.add_done_callback(self._ended)
             self._tasks.append(task)
@@ -141,8 +144,9 @@ class RedisNode:
             await self._link.close()
         await self._client.close()
         await self._looking_up.close()
-        if self.sentinels is not None:
-            await self.sentinels.close()
+        for other in (self.sentinels, self._hints):
+            if other is not None:
+                await other.close()
         await self.connector.stop(release)
 
     def failed(self, error: BaseException) -> None:
@@ -306,7 +310,7 @@ class RedisNode:
         client = Client(self.address)
         try:
             while True:
-                await self._pause()
+                await self._pause(lambda: self.capture.acked)
                 tape = self.capture.tape
                 read = tape.offset
                 try:
@@ -343,11 +347,37 @@ class RedisNode:
             await asyncio.sleep(_SENTINEL_SECONDS)
             await self.sentinels.look()
 
-    async def _pause(self) -> None:
-        """Until the server is to be asked again: soon where changes wait for it, or will."""
+    async def _hear(self) -> None:
+        """Hears why keys go, if that is wanted. Where it does not, nothing else is lost."""
+        said = ""
+        while self._hints is not None:
+            try:
+                await self._heard(self._hints)
+            except (LinkLost, LinkError) as error:
+                self.capture.unheard()
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("%s; keys that go are told as `remove` until it does", said)
+                await asyncio.sleep(_HEAR_AGAIN_SECONDS)
+
+    async def _heard(self, hints: Hints) -> None:
+        """Until the stream is another one, or nothing is heard any more."""
+        capture, begin = self.capture, await hints.open()
+        if hints.lacks:
+            log.warning("%s: %s", self.address, hints.lacks)
+        capture.heard(Hint(begin, begin, {}))
+        while (low := capture.heard_upto) is not None:
+            await self._pause(lambda: capture.heard_upto or 0)
+            high, reasons = await hints.look()
+            if capture.heard_upto is not None:
+                capture.heard(Hint(low, high, reasons))
+                self.connector.wake()
+
+    async def _pause(self, done: Callable[[], int]) -> None:
+        """Until the server is to be asked again: soon where changes wait for it, or will, behind that offset."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ROLE_SECONDS):
-                while not self._writes or self.capture.tape.offset <= self.capture.acked:
+                while not self._writes or self.capture.tape.offset <= done():
                     self._has_read.clear()
                     await self._has_read.wait()
         await asyncio.sleep(_WAITING_SECONDS)

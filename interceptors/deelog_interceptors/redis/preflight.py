@@ -15,6 +15,7 @@ import hiredis
 from deelog_interceptors.redis import reading
 from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.client import Client, Reply
+from deelog_interceptors.redis.hints import Hints
 from deelog_interceptors.redis.lineage import told
 from deelog_interceptors.redis.link import LinkError, Place, attach, fields, refusal
 from deelog_interceptors.redis.sentinels import Sentinels
@@ -92,6 +93,13 @@ async def _looked_at(config: Config) -> list[str]:
         if sentinels.problem:
             raise LinkError(sentinels.problem)
         advised.insert(0, f"  {sentinels.agreeing} Sentinels name {sentinels.named} as primary of {sentinels.master}")
+    if config["redis.reasons"] == "notifications":
+        hints = Hints(address)
+        try:
+            await hints.open()
+        finally:
+            await hints.close()
+        advised += [f"  {hints.lacks}"] if hints.lacks else []
     place = Place(told(replication), int(replication["master_repl_offset"]), 0)
     link = await attach(address.connect, place, config["max.entry.bytes"], address.username, address.password)
     await link.close()

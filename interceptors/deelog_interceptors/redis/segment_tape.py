@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -128,6 +128,25 @@ class SegmentTape:
         for kept in (self.later, self.rows):
             for key in [key for key, at in kept.items() if at <= mark.offset]:
                 del kept[key]
+
+    def name(self, low: int, high: int, reasons: Mapping[bytes, Sequence[str]]) -> int:
+        """Keys went between two offsets for these reasons, each once. Returns how many changes are told so.
+
+        A key that went more often than that was also removed by somebody: which time is not known.
+        """
+        removed: dict[bytes, list[int]] = {}
+        for number, change in enumerate(self.waiting):
+            if low < change.offset <= high and change.reason == Reason.REMOVE and change.key in reasons:
+                removed.setdefault(change.key, []).append(number)
+        named = [
+            pair
+            for key, at in removed.items()
+            if len(at) == len(reasons[key])
+            for pair in zip(at, reasons[key], strict=True)
+        ]
+        for number, reason in named:
+            self.waiting[number] = self.waiting[number]._replace(reason=reason)
+        return len(named)
 
     # -- from one that keeps to one that writes -------------------------------------------------------------------
 
@@ -250,8 +269,10 @@ class SegmentTape:
                     continue
                 if offset == at:
                     value, expires_at = image.value, image.expires_at
-                    if reason != Reason.CORRECT:
-                        reason = Reason.REMOVE if value is None else Reason.PUT
+                    if value is not None and reason != Reason.CORRECT:
+                        reason = Reason.PUT
+                    elif reason in (UNREAD, Reason.PUT):
+                        reason = Reason.REMOVE
                     del images[key]
                 if key in self.wrong:
                     self.wrong.discard(key)

@@ -6,7 +6,7 @@ No I/O and no clock; `segment_tape.py` has the rules of one segment.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from deelog_interceptors.redis.commands import (
@@ -95,6 +95,8 @@ class Tape:
         """Behind the last of them: what it changed is not here, so that every segment is to be sent anew."""
         self.passed_over: int = 0
         """Changes of keys that are not captured: reserved, too long, or not text where text is written."""
+        self.named = 0
+        """Changes of which `name` has said why the key went."""
         self.rank = 0
         """That of the view that `view_is` was told last."""
         self._floors: dict[int, _Floor] = {}
@@ -148,6 +150,14 @@ class Tape:
             elif name not in _PASSED_OVER:
                 self._command(arguments, offset, ts_us)
             self.offset = offset
+
+    def name(self, low: int, high: int, reasons: Mapping[bytes, Sequence[str]]) -> None:
+        """Keys went between two offsets for these reasons, which have been read up to the second one."""
+        by_segment: dict[int, dict[bytes, Sequence[str]]] = {}
+        for key, each in reasons.items():
+            by_segment.setdefault(segment_of(key, len(self.segments)), {})[key] = each
+        for number, those in by_segment.items():
+            self.named += self.segments[number].name(low, high, those)
 
     def low(self) -> tuple[int, int]:
         """The offset up to which all is in Kafka, and the database of the command behind it."""

@@ -256,6 +256,9 @@ group("redis", "Redis and Valkey",
     Field("redis.sentinel.username", STRING, None,
         doc="As whom the Sentinels are asked; without it the default user."),
     Field("redis.sentinel.password", PASSWORD, None, doc="The password of that user, if it has one."),
+    Field("redis.reasons", ENUM, "none", allowed=("none", "notifications"),
+        doc="Whether `source.reason` tells apart keys that expired, were evicted, or were removed: with "
+            "`notifications` the server says so, with `none` all are `remove`."),
     Field("redis.read.keys.per.second", INT, 0, low=0,
         doc="How many entries a second the connector reads for resets and snapshots at most; 0 sets no limit. Entries "
             "that have changed are read as they change, in any case."),

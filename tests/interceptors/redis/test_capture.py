@@ -15,7 +15,7 @@ from deelog_connector.cache_side import Budget, Counted
 from deelog_connector.core.effects import Effect, SteppedDown
 from deelog_connector.core.settings import CacheState, StreamState
 from deelog_connector.runtime.executor import ask_stream
-from deelog_interceptors.redis.capture import LOST, UNKNOWN, Capture
+from deelog_interceptors.redis.capture import LOST, UNKNOWN, Capture, Hint
 from deelog_interceptors.redis.lineage import Lineage
 from deelog_interceptors.redis.segment_tape import Image
 from deelog_interceptors.redis.source import Anchor, Source, encode_source
@@ -808,3 +808,83 @@ def test_a_full_tape_that_waits_for_the_stream_is_read_on() -> None:
         else:
             capture.images_read([(OF_A, Image(b"a", b"1", None, 150))])
         assert not capture.is_full(), begin
+
+
+def went(key: bytes, *offsets: int) -> list[tuple[Arguments, int]]:
+    """A DEL of the key at each of these offsets."""
+    return [([b"DEL", key], offset) for offset in offsets]
+
+
+def test_what_goes_is_told_once_it_is_known_why() -> None:
+    alone = Alone().opened()
+    capture = alone.capture
+    assert capture.heard_upto is None
+    capture.heard(Hint(100, 100, {}))
+    capture.fed(went(b"a", 110) + of(b"a", 120), 1)
+    assert alone.sink.took("append") == []
+    capture.heard(Hint(100, 130, {b"a": ["expire"]}))
+    assert capture.heard_upto == 130
+    assert alone.sink.took("append") == [], "the stream is not read so far"
+    capture.heard(Hint(130, 150, {b"d": ["evict"]}))
+    capture.fed(went(b"d", 130), 1)
+    told = [call[1:3] for call in alone.sink.took("append")]
+    assert [pair for pair in told if pair[1] == b"a"] == [("expire", b"a"), ("put", b"a")]
+    assert [pair for pair in told if pair[1] == b"d"] == [("remove", b"d")]
+    capture.fed(went(b"d", 150), 1)
+    assert [call[1:3] for call in alone.sink.took("append")] == [("evict", b"d")]
+    assert capture.tape.named == 2
+
+
+def test_where_nobody_hears_it_nothing_waits() -> None:
+    alone = Alone().opened()
+    capture = alone.capture
+    capture.heard(Hint(100, 100, {}))
+    capture.fed(went(b"a", 110), 1)
+    capture.heard(Hint(100, 120, {b"a": ["expire"]}))
+    capture.unheard()
+    assert [call[1:3] for call in alone.sink.took("append")] == [("remove", b"a")]
+    assert capture.heard_upto is None
+    capture.fed(went(b"a", 120), 1)
+    assert [call[1:3] for call in alone.sink.took("append")] == [("remove", b"a")]
+    capture.heard(Hint(120, 120, {}))
+    capture.fed(went(b"a", 130), 1)
+    assert alone.sink.took("append") == [], "it is heard again from 120 on"
+
+
+def test_a_full_tape_does_not_wait_to_hear_why() -> None:
+    """It is not read on, perhaps not up to what was heard."""
+    alone = Alone().opened()
+    alone.capture.heard(Hint(100, 100, {}))
+    alone.capture.heard(Hint(100, 1000, {b"a": ["expire"]}))
+    alone.capture.fed(went(b"a", 110, 120, 130), 1)
+    assert alone.sink.took("append") == []
+    alone.capture.fed(went(b"a", 140), 1)
+    assert len(alone.sink.took("append")) == 4
+
+
+def test_what_is_heard_far_ahead_of_the_stream_is_dropped() -> None:
+    alone = Alone().opened()
+    alone.capture.heard(Hint(100, 100, {}))
+    alone.capture.fed(went(b"a", 110), 1)
+    for number in range(1000):
+        alone.capture.heard(Hint(200 + number, 201 + number, {b"a": ["expire"]}))
+    assert len(alone.capture._hints) == 64
+    assert alone.capture.heard_upto == 1200
+    alone.capture.fed(went(b"a", 201, 1200), 1)
+    assert [call[1] for call in alone.sink.took("append")] == ["remove", "expire", "remove"]
+
+
+def test_what_was_heard_beside_another_stream_is_void() -> None:
+    for other in ("goes on", "replaced"):
+        alone = Alone().opened()
+        capture = alone.capture
+        capture.heard(Hint(100, 100, {}))
+        capture.heard(Hint(100, 150, {b"a": ["expire"]}))
+        if other == "replaced":
+            capture.replaced(Tape(Lineage((("three", 0),)), 7, 0, 0, SEGMENTS, Plain()))
+        else:
+            capture.goes_on_as(Lineage((("one", 0),)))
+            assert capture.heard_upto == 150, "it is the same one"
+            capture.goes_on_as(Lineage((("one", 0), ("two", 100))))
+        assert capture.heard_upto is None, other
+        assert not capture._hints

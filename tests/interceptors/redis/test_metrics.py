@@ -81,6 +81,7 @@ def test_a_connector_tells_what_it_reads(live: LiveMemory, tmp_path: Path) -> No
                 "segments": 8,
                 "outranked_segments": 0,
                 "shed_segments_total": 0,
+                "named_total": 0,
                 "passed_over_total": 1,
                 "unavailable_total": 1,
             }

@@ -305,3 +305,49 @@ def test_a_key_that_came_back_waits_to_be_read_though_nothing_else_did() -> None
     closed.add(remove(30))
     assert closed.came_back(b"k")
     assert closed.wanted() == []
+
+
+def test_a_key_that_went_as_often_as_it_was_told_went_for_these_reasons() -> None:
+    """Those between the two offsets count: the second one is behind the last of them."""
+    tape = opened(remove(10), remove(20), put(25), remove(30), remove(31), remove(30, b"l"), remove(20, b"m"))
+    found = tape.name(10, 30, {b"k": ["expire", "evict"], b"l": ["evict", "evict"], b"n": ["expire"], b"m": ["expire"]})
+    assert found == 3
+    sink = Sink()
+    hand_over(tape, 40, sink)
+    assert [(key, reason) for _, reason, key, *_ in sink.told] == [
+        (b"k", "remove"),
+        (b"k", "expire"),
+        (b"k", "put"),
+        (b"k", "evict"),
+        (b"k", "remove"),
+        (b"l", "remove"),
+        (b"m", "expire"),
+    ]
+
+
+def test_only_what_removes_a_key_is_named() -> None:
+    tape = opened(clear(10), put(20, b""), touch(30))
+    assert tape.name(0, 40, {b"": ["expire"], b"k": ["expire"]}) == 0
+    assert [change.reason for change in tape.waiting] == ["clear", "put", UNREAD]
+
+
+def test_an_image_of_nothing_leaves_a_removal_its_reason() -> None:
+    tape, sink = opened(touch(10), remove(20), touch(30, b"l"), put(35, b"l"), touch(40, b"m")), Sink()
+    tape.name(0, 20, {b"k": ["expire"]})
+    for key in (b"k", b"l", b"m"):
+        tape.place(Image(key, None, None, 50))
+    hand_over(tape, 50, sink)
+    assert [(key, reason, value) for _, reason, key, value, *_ in sink.told] == [
+        (b"k", "expire", None),
+        (b"l", "remove", None),
+        (b"m", "remove", None),
+    ]
+
+
+def test_a_reason_outlives_the_time_in_which_nothing_is_handed_over() -> None:
+    tape = opened(remove(10), remove(20))
+    tape.name(0, 20, {b"k": ["expire", "expire"]})
+    hand_over(tape, 10, Sink())
+    tape.close()
+    assert [change.reason for change in tape.waiting] == ["expire", "expire"]
+    assert not tape.came_back(b"k")
