@@ -176,6 +176,7 @@ class Ledger:
     def lose(self) -> None:
         """The log was cut or the topic is another one: no offset holds any more."""
         self.base_offset = self.read_from = 0
+        self.leader_epoch = -1
         self._forget_ends()
 
     def resume(self, runs: Iterable[CommittedRun]) -> None:

@@ -60,10 +60,14 @@ class LogWatch:
         if intact is False or offset < seen:
             self._node.counts.truncations += 1
             changes.cut_in[partition] = leader_epoch
-            # Under a leader that is new here, an owner before this one may have seen or reset it all already.
-            concerned = self._node.primaries_of(partition)
-            behind = [s for s in concerned if not epoch < leader_epoch <= s.ledger.leader_epoch]
-            return self._lost(behind, "truncated")
+            lost = []
+            for segment in self._node.primaries_of(partition):
+                # Under a leader that is new here, an owner before this one may have seen or reset it all already.
+                if epoch < leader_epoch <= segment.ledger.leader_epoch:
+                    segment.look_again()
+                else:
+                    lost.append(segment)
+            return self._lost(lost, "truncated")
         for segment in self._node.primaries.values():
             if segment.partition != partition:
                 continue
@@ -79,6 +83,7 @@ class LogWatch:
         if not changes.is_another(topic_id):
             return False
         changes.cut_in.clear()
+        changes.leader_epochs.clear()  # the new one's begin at 0
         for partition in range(self._node.settings.partitions):
             changes.ends[partition] = changes.stable[partition] = 0
             self._lost(self._node.primaries_of(partition), "topic_recreated")
