@@ -368,12 +368,14 @@ def test_database_down_for_a_while(
         cache = Cache(config)
         job = DiffJob(config, spark).start()
         try:
-            server.stop()
-            cache.put(b"a", b"while it is away")
-            waiting(lambda: in_topic(config, 2), WAIT, "the diff topic")
-            server.start()
+            cache.put(b"a", b"before")  # so that a batch without it does not wait for the database
             rows_there = f"select 1 from deelog_entries where topic_prefix = '{prefix}'"
             waiting(lambda: database.rows(rows_there), WAIT, "the table")
+            server.stop()
+            cache.put(b"a", b"while it is away")
+            waiting(lambda: sum(map(len, in_topic(config, 2).values())) == 2, WAIT, "the diff topic")
+            server.start()
+            waiting(lambda: in_table(database, config) == held(in_topic(config, 2)), WAIT, "the table")
             assert not job.await_termination(0)
         finally:
             job.stop()
