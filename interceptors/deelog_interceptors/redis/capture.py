@@ -30,7 +30,10 @@ LOST: Final = "stream_lost"
 UNKNOWN: Final = "unknown_command"
 """That of one where it is not known what a command has changed."""
 _MOST_HINTS: Final = 64
-"""Beyond, where the stream is read far behind them, new ones are dropped: those keys are told as removed."""
+"""Beyond, where the stream is read far behind them, new ones are dropped: those keys are told as removed.
+
+Each is `MOST_PUSHED` bytes at most.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +216,7 @@ class Capture(StreamSide):
     def heard(self, hint: Hint) -> None:
         """Somebody hears why keys go, from the offset `low` on: what goes from there on is told once that is known."""
         if self._heard_upto is None:
-            self._heard_upto = hint.low
+            self._heard_upto = max(hint.low, self.tape.offset)
         if len(self._hints) == _MOST_HINTS:
             hint = Hint(self._hints.pop().low, hint.high, {})
         self._hints.append(hint)
@@ -304,10 +307,11 @@ class Capture(StreamSide):
         """Hands over and answers all that can be."""
         tape = self.tape
         upto = min(self.acked, tape.offset)
-        while self._hints and self._hints[0].high <= tape.offset:
+        while self._hints and (self._hints[0].high <= tape.offset or not self._hints[0].reasons):
             hint = self._hints.popleft()
             tape.name(*hint)
-            self._heard_upto = hint.high
+            # A server that is started anew tells of 0 until it has read its data.
+            self._heard_upto = max(self._heard_upto or 0, hint.high)
         # Where the tape is full it is not read on, perhaps not up to what was heard.
         if self._heard_upto is not None and tape.length() < self.sink.budget.max_operations:
             upto = min(upto, self._heard_upto)

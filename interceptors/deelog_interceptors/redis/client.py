@@ -15,7 +15,8 @@ Reply: TypeAlias = Any
 """Bytes, an integer, None, a list of replies, or a `hiredis.ReplyError`."""
 
 ANSWER_SECONDS: Final = 10.0
-MOST_PUSHED: Final = 10_000
+MOST_PUSHED: Final = 1 << 20
+_OVERHEAD: Final = 100
 _PIECE: Final = 1 << 18
 
 
@@ -27,8 +28,8 @@ class Client:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._parser = hiredis.Reader()
-        self.pushed: list[list[bytes]] = []
-        """Messages of the channels that it has subscribed to, for the caller to take; beyond `MOST_PUSHED` none."""
+        self._pushed: list[tuple[bytes, bytes]] = []
+        self._pushed_bytes = 0
 
     @property
     def is_connected(self) -> bool:
@@ -44,7 +45,8 @@ class Client:
                 self._reader, self._writer = await address.connect()
         except (OSError, TimeoutError) as error:
             raise broken(f"{address} does not answer", error) from error
-        self._parser, self.pushed = hiredis.Reader(), []
+        self._parser = hiredis.Reader()
+        self.take_pushed()
         greetings: list[Sequence[bytes]] = []
         if address.password is not None:
             user = [address.username.encode()] if address.username else []
@@ -69,8 +71,7 @@ class Client:
                 while len(replies) < len(commands):
                     reply = self._parser.gets()
                     if isinstance(reply, hiredis.PushNotification) and reply[0] == b"message":
-                        if len(self.pushed) < MOST_PUSHED:
-                            self.pushed.append(reply)
+                        self._push(*reply[1:])
                     elif reply is not False:
                         replies.append(reply)
                     elif data := await self._reader.read(_PIECE):
@@ -80,6 +81,19 @@ class Client:
                 return replies
         except (OSError, TimeoutError, hiredis.ProtocolError) as error:
             raise broken(f"the connection to {self._address} broke", error) from error
+
+    def _push(self, channel: bytes, message: bytes) -> None:
+        if self._pushed_bytes < MOST_PUSHED:
+            self._pushed.append((channel, message))
+            self._pushed_bytes += len(message) + _OVERHEAD
+
+    def take_pushed(self) -> list[tuple[bytes, bytes]]:
+        """What came of the channels that it has subscribed to before the last reply, since the last call.
+
+        Channel and message; some `MOST_PUSHED` bytes of them, and what is more is dropped.
+        """
+        pushed, self._pushed, self._pushed_bytes = self._pushed, [], 0
+        return pushed
 
     async def ask_one(self, *command: bytes) -> Reply:
         """The reply to one command. Raises `LinkError` where it is refused, and `LinkLost`."""

@@ -38,9 +38,12 @@ class Hints:
     async def open(self) -> int:
         """Subscribes. Returns the offset of the stream from which on they are told."""
         # With the third version of the protocol a subscriber may ask other things as well.
-        asked = [(b"HELLO", b"3"), *((b"SUBSCRIBE", channel) for channel in self._reasons), (b"ROLE",)]
+        subscriptions = [(b"SUBSCRIBE", channel) for channel in self._reasons]
         await self._client.connect()
-        *replies, setting = await self._ask([*asked, (b"CONFIG", b"GET", _SETTING.encode())])
+        setting, *replies = await self._ask(
+            [(b"CONFIG", b"GET", _SETTING.encode()), (b"HELLO", b"3"), *subscriptions, (b"ROLE",)]
+        )
+        self._client.take_pushed()  # of what went before that offset
         for reply in replies:
             if isinstance(reply, hiredis.ReplyError):
                 user = self._address.username or "default"
@@ -55,9 +58,8 @@ class Hints:
         (role,) = await self._ask([(b"ROLE",)])
         if isinstance(role, hiredis.ReplyError):
             raise refusal(f"{self._address}: ROLE was refused", role)
-        pushed, self._client.pushed = self._client.pushed, []
         found: dict[bytes, list[str]] = {}
-        for _, channel, key in pushed:
+        for channel, key in self._client.take_pushed():
             found.setdefault(key, []).append(self._reasons[channel])
         return reading.offset_of(role), found
 
@@ -76,7 +78,7 @@ def lack(setting: Reply) -> str:
     """What CONFIG GET says against notifications, and the remedy. Who may not ask it does not know."""
     if isinstance(setting, hiredis.ReplyError):
         return ""
-    flags = setting[_SETTING.encode()].decode()
+    flags = setting[1].decode()
     if "E" in flags and ("A" in flags or {"x", "e"} <= set(flags)):
         return ""
     return f"{_SETTING} is {flags!r}: set it to Exe, or with more, else every key that goes is told as `remove`"

@@ -237,6 +237,7 @@ class RedisNode:
                 await self._look_up(commands)
             except LinkLost as error:
                 log.warning("%s: %s", self.address, error)
+                self.capture.unheard()  # the stream may not come as far as what is heard
                 await self._attach_when_possible()
                 continue
             except StreamError as error:

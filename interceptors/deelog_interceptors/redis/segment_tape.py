@@ -132,17 +132,24 @@ class SegmentTape:
     def name(self, low: int, high: int, reasons: Mapping[bytes, Sequence[str]]) -> int:
         """Keys went between two offsets for these reasons, each once. Returns how many changes are told so.
 
-        A key that went more often than that was also removed by somebody: which time is not known.
+        A key that went more often than that was also removed by somebody: which time is not known. Nor is it where a
+        change in between is not here any more.
         """
+        gone = max(self.begin, self.mark.offset if self.mark else 0, self.told[-1].change.offset if self.told else 0)
+        if low < gone:
+            return 0
         removed: dict[bytes, list[int]] = {}
-        for number, change in enumerate(self.waiting):
-            if low < change.offset <= high and change.reason == Reason.REMOVE and change.key in reasons:
+        for number in reversed(range(len(self.waiting))):  # from the end, where those are: there may be very many
+            change = self.waiting[number]
+            if change.offset <= low:
+                break
+            if change.offset <= high and change.reason == Reason.REMOVE and change.key in reasons:
                 removed.setdefault(change.key, []).append(number)
         named = [
             pair
             for key, at in removed.items()
             if len(at) == len(reasons[key])
-            for pair in zip(at, reasons[key], strict=True)
+            for pair in zip(reversed(at), reasons[key], strict=True)
         ]
         for number, reason in named:
             self.waiting[number] = self.waiting[number]._replace(reason=reason)

@@ -888,3 +888,65 @@ def test_what_was_heard_beside_another_stream_is_void() -> None:
             capture.goes_on_as(Lineage((("one", 0), ("two", 100))))
         assert capture.heard_upto is None, other
         assert not capture._hints
+
+
+def reasons_of(alone: Alone, key: bytes) -> list[object]:
+    """Why that key changed, by what was handed over since the last call."""
+    return [call[1] for call in alone.sink.took("append") if call[2] == key]
+
+
+@pytest.mark.parametrize("how", ["full", "dropped", "in a row", "too early"])
+def test_where_an_expiry_is_not_here_any_more_a_delete_is_not_taken_for_it(how: str) -> None:
+    """The key expires at 110, and is deleted by hand later: one of both is told."""
+    alone = Alone().opened()
+    capture = alone.capture
+    if how != "too early":
+        capture.heard(Hint(100, 100, {}))
+    if how == "in a row":
+        capture.read_rows(OF_A, "r1")
+    capture.fed(went(b"a", 110), 1)
+    if how == "full":
+        capture.fed(of(b"d", 120, 130, 135), 1)
+        assert reasons_of(alone, b"a") == ["remove"]
+        capture.position_read(OF_A, position(6, end=140))
+        capture.position_read(OF_D, position(8, end=140))
+    elif how == "too early":
+        assert reasons_of(alone, b"a") == ["remove"]
+        capture.heard(Hint(100, 100, {}))
+    elif how == "in a row":
+        capture.fed(of(b"a", 120), 1)
+        capture.rows_read(OF_A, "r1", [Image(b"a", b"1", None, 125)], 105)
+        capture.fed(of(b"d", 126), 1)
+    else:
+        capture.read_rows(OF_A, "r1")
+        capture.rows_read(OF_A, "r1", [], 110)
+    capture.fed(of(b"a", 145) + went(b"a", 150), 1)
+    capture.heard(Hint(100, 160, {b"a": ["expire"]}))
+    capture.fed(of(b"d", 160), 1)
+    assert reasons_of(alone, b"a") == ["put", "remove"]
+    assert capture.tape.named == 0
+
+
+def test_where_nothing_went_nothing_waits() -> None:
+    """Also in all that is too far ahead to be kept."""
+    alone = Alone().opened()
+    capture = alone.capture
+    capture.heard(Hint(100, 100, {}))
+    for number in range(3000):
+        capture.heard(Hint(100 + number, 101 + number, {b"a": ["expire"]} if number < 70 else {}))
+    capture.fed(of(b"a", 164), 1)
+    assert reasons_of(alone, b"a") == ["put"]
+    capture.fed(of(b"a", 1000), 1)
+    assert reasons_of(alone, b"a") == ["put"]
+
+
+def test_a_server_that_is_started_anew_holds_up_nothing() -> None:
+    """It answers before it has read its data, and has no offset then."""
+    alone = Alone().opened()
+    alone.sink.room = 0
+    alone.capture.fed(of(b"a", 110), 1)
+    alone.capture.heard(Hint(0, 0, {}))
+    alone.capture.heard(Hint(0, 0, {b"a": ["expire"]}))
+    alone.sink.room = 1 << 40
+    alone.capture.progress()
+    assert reasons_of(alone, b"a") == ["put"]

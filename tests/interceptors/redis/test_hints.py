@@ -124,6 +124,45 @@ def test_a_connection_that_breaks_loses_names_alone(live: LiveMemory, server: Se
     run(live, work)
 
 
+def test_a_link_that_breaks_alone(live: LiveMemory, server: Server) -> None:
+    server.ask(*EVENTS)
+
+    async def work() -> None:
+        node = await begun(live, server)
+        await awaiting(lambda: node.capture.heard_upto is not None, 20, "why keys go")
+        for turn in range(1, 6):
+            server.ask("CLIENT", "KILL", "TYPE", "replica")
+            server.ask("SET", "a", str(turn))
+            await caught_up(live, server)
+        await awaiting(lambda: node.capture.heard_upto is not None, 20, "why keys go")
+        expire(server, "a")
+        await told(live, expire=1)
+        await node.stop()
+
+    run(live, work)
+
+
+def test_what_went_before_is_not_told(server: Server) -> None:
+    """A server that is full evicts a key for each command that it is asked."""
+    server.ask(*EVENTS)
+
+    async def work() -> None:
+        pipeline = server.client.pipeline(transaction=False)
+        for number in range(40_000):
+            pipeline.set(f"e:{number}", "v" * 200)
+        pipeline.execute()
+        server.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-random")
+        server.ask("CONFIG", "SET", "maxmemory-eviction-tenacity", "0")
+        used = int(server.client.info("memory")["used_memory"])
+        server.ask("CONFIG", "SET", "maxmemory", str(used - (6 << 20)))
+        hints = Hints(Address("127.0.0.1", server.port))
+        await hints.open()
+        assert hints._client.take_pushed() == []
+        await hints.close()
+
+    asyncio.run(work())
+
+
 def test_a_server_that_tells_nothing(live: LiveMemory, server: Server, caplog: pytest.LogCaptureFixture) -> None:
     """`notify-keyspace-events` is empty, as a server has it at first."""
 
@@ -215,7 +254,7 @@ def test_a_right_that_is_taken_away(server: Server) -> None:
 
 def test_more_than_is_kept_is_dropped(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.ask(*EVENTS)
-    monkeypatch.setattr("deelog_interceptors.redis.client.MOST_PUSHED", 3)
+    monkeypatch.setattr("deelog_interceptors.redis.client.MOST_PUSHED", 3 * 101)
 
     async def work() -> None:
         hints = Hints(Address("127.0.0.1", server.port))
@@ -249,12 +288,12 @@ def test_the_page_has_these_rights() -> None:
 
 @pytest.mark.parametrize("enough", ["AE", "Exe", "KExeg"])
 def test_settings_with_which_all_is_told(enough: str) -> None:
-    assert lack({b"notify-keyspace-events": enough.encode()}) == ""
+    assert lack([b"notify-keyspace-events", enough.encode()]) == ""
 
 
 @pytest.mark.parametrize("little", ["", "E", "Ex", "Ee", "Kxe", "AK"])
 def test_settings_with_which_it_is_not(little: str) -> None:
-    assert lack({b"notify-keyspace-events": little.encode()}).startswith(
+    assert lack([b"notify-keyspace-events", little.encode()]).startswith(
         f"notify-keyspace-events is {little!r}: set it"
     )
 
