@@ -376,9 +376,9 @@ TAKEOVER: Final = (
     Mutant(
         "a-reason-of-another-time",
         "",
-        "a key that was removed by hand is told as expired, since it expired later",
-        (Edit(SEGMENT_TAPE, "if low < change.offset <= high and", "if"),),
-        detector="pytest tests/interceptors/redis/test_segment_tape.py -k as_often_as",
+        "a key that was removed by hand is told as expired, since its expiry is not on the tape any more",
+        (Edit(SEGMENT_TAPE, "if low < gone:", "if False:"),),
+        detector="pytest tests/interceptors/redis/test_capture.py -k not_here_any_more",
         because=ONE_CASE,
     ),
     Mutant(
