@@ -59,7 +59,7 @@ class _Reset:
         return max([self.listed, *(image.offset for image in self.images or ())])
 
 
-class Hint(NamedTuple):
+class _Hint(NamedTuple):
     """Between two offsets of the stream keys went, and why: by key, once for each time."""
 
     low: int
@@ -93,9 +93,11 @@ class Capture(StreamSide):
         self.outranked: set[int] = set()
         """Segments that are this server's by its view, and that somebody else has claimed since."""
         self._heard_upto: int | None = None
-        """The offset up to which it is known why keys went, as far as the server tells; None: nobody hears it."""
-        self._hints: deque[Hint] = deque()
+        """The offset up to which changes do not wait to hear why keys went; None: nobody hears it."""
+        self._hints: deque[_Hint] = deque()
         """What the stream has not reached yet."""
+        self._heard_at = 0
+        """The offset of the last answer."""
         self.shed = 0
         """How often a segment was dropped that another connector writes, since too much was held."""
         self._warn_at = 1
@@ -209,16 +211,22 @@ class Capture(StreamSide):
         self.progress()
 
     @property
-    def heard_upto(self) -> int | None:
-        """The offset up to which it is known why keys went; None: nobody hears it."""
-        return self._hints[-1].high if self._hints else self._heard_upto
+    def heard_at(self) -> int | None:
+        """The offset of the last answer that told why keys went; None: nobody hears it."""
+        return None if self._heard_upto is None else self._heard_at
 
-    def heard(self, hint: Hint) -> None:
-        """Somebody hears why keys go, from the offset `low` on: what goes from there on is told once that is known."""
+    def hears(self, offset: int) -> None:
+        """Somebody hears why keys go, from that offset on. What is read from now on is told once that is known."""
+        self._heard_at, self._heard_upto = offset, max(offset, self.tape.offset)
+
+    def heard(self, offset: int, reasons: Mapping[bytes, Sequence[str]]) -> None:
+        """Up to that offset keys went, since the last answer, for these reasons: by key, once for each time."""
         if self._heard_upto is None:
-            self._heard_upto = max(hint.low, self.tape.offset)
+            return
+        hint = _Hint(self._heard_at, offset, reasons)
+        self._heard_at = offset
         if len(self._hints) == _MOST_HINTS:
-            hint = Hint(self._hints.pop().low, hint.high, {})
+            hint = _Hint(self._hints.pop().low, offset, {})
         self._hints.append(hint)
         self.progress()
 

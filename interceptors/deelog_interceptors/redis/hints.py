@@ -76,7 +76,7 @@ class Hints:
 
 def lack(setting: Reply) -> str:
     """What CONFIG GET says against notifications, and the remedy. Who may not ask it does not know."""
-    if isinstance(setting, hiredis.ReplyError):
+    if isinstance(setting, hiredis.ReplyError) or not setting:
         return ""
     flags = setting[1].decode()
     if "E" in flags and ("A" in flags or {"x", "e"} <= set(flags)):

@@ -17,7 +17,7 @@ from deelog_connector.kafka_port import KafkaPort
 from deelog_connector.runtime import Connector
 from deelog_interceptors.redis import reading
 from deelog_interceptors.redis.address import Address
-from deelog_interceptors.redis.capture import Capture, Hint
+from deelog_interceptors.redis.capture import Capture
 from deelog_interceptors.redis.client import Client, Reply
 from deelog_interceptors.redis.commands import touching
 from deelog_interceptors.redis.hints import Hints
@@ -366,13 +366,11 @@ class RedisNode:
         capture, begin = self.capture, await hints.open()
         if hints.lacks:
             log.warning("%s: %s", self.address, hints.lacks)
-        capture.heard(Hint(begin, begin, {}))
-        while (low := capture.heard_upto) is not None:
-            await self._pause(lambda: capture.heard_upto or 0)
-            high, reasons = await hints.look()
-            if capture.heard_upto is not None:
-                capture.heard(Hint(low, high, reasons))
-                self.connector.wake()
+        capture.hears(begin)
+        while capture.heard_at is not None:
+            await self._pause(lambda: capture.heard_at or 0)
+            capture.heard(*await hints.look())
+            self.connector.wake()
 
     async def _pause(self, done: Callable[[], int]) -> None:
         """Until the server is to be asked again: soon where changes wait for it, or will, behind that offset."""

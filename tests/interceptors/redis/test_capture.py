@@ -15,7 +15,7 @@ from deelog_connector.cache_side import Budget, Counted
 from deelog_connector.core.effects import Effect, SteppedDown
 from deelog_connector.core.settings import CacheState, StreamState
 from deelog_connector.runtime.executor import ask_stream
-from deelog_interceptors.redis.capture import LOST, UNKNOWN, Capture, Hint
+from deelog_interceptors.redis.capture import LOST, UNKNOWN, Capture
 from deelog_interceptors.redis.lineage import Lineage
 from deelog_interceptors.redis.segment_tape import Image
 from deelog_interceptors.redis.source import Anchor, Source, encode_source
@@ -818,14 +818,14 @@ def went(key: bytes, *offsets: int) -> list[tuple[Arguments, int]]:
 def test_what_goes_is_told_once_it_is_known_why() -> None:
     alone = Alone().opened()
     capture = alone.capture
-    assert capture.heard_upto is None
-    capture.heard(Hint(100, 100, {}))
+    assert capture.heard_at is None
+    capture.hears(100)
     capture.fed(went(b"a", 110) + of(b"a", 120), 1)
     assert alone.sink.took("append") == []
-    capture.heard(Hint(100, 130, {b"a": ["expire"]}))
-    assert capture.heard_upto == 130
+    capture.heard(130, {b"a": ["expire"]})
+    assert capture.heard_at == 130
     assert alone.sink.took("append") == [], "the stream is not read so far"
-    capture.heard(Hint(130, 150, {b"d": ["evict"]}))
+    capture.heard(150, {b"d": ["evict"]})
     capture.fed(went(b"d", 130), 1)
     told = [call[1:3] for call in alone.sink.took("append")]
     assert [pair for pair in told if pair[1] == b"a"] == [("expire", b"a"), ("put", b"a")]
@@ -838,15 +838,15 @@ def test_what_goes_is_told_once_it_is_known_why() -> None:
 def test_where_nobody_hears_it_nothing_waits() -> None:
     alone = Alone().opened()
     capture = alone.capture
-    capture.heard(Hint(100, 100, {}))
+    capture.hears(100)
     capture.fed(went(b"a", 110), 1)
-    capture.heard(Hint(100, 120, {b"a": ["expire"]}))
+    capture.heard(120, {b"a": ["expire"]})
     capture.unheard()
     assert [call[1:3] for call in alone.sink.took("append")] == [("remove", b"a")]
-    assert capture.heard_upto is None
+    assert capture.heard_at is None
     capture.fed(went(b"a", 120), 1)
     assert [call[1:3] for call in alone.sink.took("append")] == [("remove", b"a")]
-    capture.heard(Hint(120, 120, {}))
+    capture.hears(120)
     capture.fed(went(b"a", 130), 1)
     assert alone.sink.took("append") == [], "it is heard again from 120 on"
 
@@ -854,8 +854,8 @@ def test_where_nobody_hears_it_nothing_waits() -> None:
 def test_a_full_tape_does_not_wait_to_hear_why() -> None:
     """It is not read on, perhaps not up to what was heard."""
     alone = Alone().opened()
-    alone.capture.heard(Hint(100, 100, {}))
-    alone.capture.heard(Hint(100, 1000, {b"a": ["expire"]}))
+    alone.capture.hears(100)
+    alone.capture.heard(1000, {b"a": ["expire"]})
     alone.capture.fed(went(b"a", 110, 120, 130), 1)
     assert alone.sink.took("append") == []
     alone.capture.fed(went(b"a", 140), 1)
@@ -864,12 +864,13 @@ def test_a_full_tape_does_not_wait_to_hear_why() -> None:
 
 def test_what_is_heard_far_ahead_of_the_stream_is_dropped() -> None:
     alone = Alone().opened()
-    alone.capture.heard(Hint(100, 100, {}))
+    alone.capture.hears(100)
     alone.capture.fed(went(b"a", 110), 1)
+    alone.capture.heard(200, {})
     for number in range(1000):
-        alone.capture.heard(Hint(200 + number, 201 + number, {b"a": ["expire"]}))
+        alone.capture.heard(201 + number, {b"a": ["expire"]})
     assert len(alone.capture._hints) == 64
-    assert alone.capture.heard_upto == 1200
+    assert alone.capture.heard_at == 1200
     alone.capture.fed(went(b"a", 201, 1200), 1)
     assert [call[1] for call in alone.sink.took("append")] == ["remove", "expire", "remove"]
 
@@ -878,15 +879,15 @@ def test_what_was_heard_beside_another_stream_is_void() -> None:
     for other in ("goes on", "replaced"):
         alone = Alone().opened()
         capture = alone.capture
-        capture.heard(Hint(100, 100, {}))
-        capture.heard(Hint(100, 150, {b"a": ["expire"]}))
+        capture.hears(100)
+        capture.heard(150, {b"a": ["expire"]})
         if other == "replaced":
             capture.replaced(Tape(Lineage((("three", 0),)), 7, 0, 0, SEGMENTS, Plain()))
         else:
             capture.goes_on_as(Lineage((("one", 0),)))
-            assert capture.heard_upto == 150, "it is the same one"
+            assert capture.heard_at == 150, "it is the same one"
             capture.goes_on_as(Lineage((("one", 0), ("two", 100))))
-        assert capture.heard_upto is None, other
+        assert capture.heard_at is None, other
         assert not capture._hints
 
 
@@ -901,7 +902,7 @@ def test_where_an_expiry_is_not_here_any_more_a_delete_is_not_taken_for_it(how: 
     alone = Alone().opened()
     capture = alone.capture
     if how != "too early":
-        capture.heard(Hint(100, 100, {}))
+        capture.hears(100)
     if how == "in a row":
         capture.read_rows(OF_A, "r1")
     capture.fed(went(b"a", 110), 1)
@@ -912,7 +913,7 @@ def test_where_an_expiry_is_not_here_any_more_a_delete_is_not_taken_for_it(how: 
         capture.position_read(OF_D, position(8, end=140))
     elif how == "too early":
         assert reasons_of(alone, b"a") == ["remove"]
-        capture.heard(Hint(100, 100, {}))
+        capture.hears(100)
     elif how == "in a row":
         capture.fed(of(b"a", 120), 1)
         capture.rows_read(OF_A, "r1", [Image(b"a", b"1", None, 125)], 105)
@@ -921,7 +922,7 @@ def test_where_an_expiry_is_not_here_any_more_a_delete_is_not_taken_for_it(how: 
         capture.read_rows(OF_A, "r1")
         capture.rows_read(OF_A, "r1", [], 110)
     capture.fed(of(b"a", 145) + went(b"a", 150), 1)
-    capture.heard(Hint(100, 160, {b"a": ["expire"]}))
+    capture.heard(160, {b"a": ["expire"]})
     capture.fed(of(b"d", 160), 1)
     assert reasons_of(alone, b"a") == ["put", "remove"]
     assert capture.tape.named == 0
@@ -931,9 +932,9 @@ def test_where_nothing_went_nothing_waits() -> None:
     """Also in all that is too far ahead to be kept."""
     alone = Alone().opened()
     capture = alone.capture
-    capture.heard(Hint(100, 100, {}))
+    capture.hears(100)
     for number in range(3000):
-        capture.heard(Hint(100 + number, 101 + number, {b"a": ["expire"]} if number < 70 else {}))
+        capture.heard(101 + number, {b"a": ["expire"]} if number < 70 else {})
     capture.fed(of(b"a", 164), 1)
     assert reasons_of(alone, b"a") == ["put"]
     capture.fed(of(b"a", 1000), 1)
@@ -945,8 +946,8 @@ def test_a_server_that_is_started_anew_holds_up_nothing() -> None:
     alone = Alone().opened()
     alone.sink.room = 0
     alone.capture.fed(of(b"a", 110), 1)
-    alone.capture.heard(Hint(0, 0, {}))
-    alone.capture.heard(Hint(0, 0, {b"a": ["expire"]}))
+    alone.capture.hears(0)
+    alone.capture.heard(0, {b"a": ["expire"]})
     alone.sink.room = 1 << 40
     alone.capture.progress()
     assert reasons_of(alone, b"a") == ["put"]
