@@ -36,8 +36,6 @@ class KafkaAdmin:
         self._connections = Connections("admin", {})
         self._known_silent: dict[str, set[int]] = {}
         """By topic: partitions whose leader did not answer at the last look."""
-        self._renews: set[str] = set()
-        """Topics with such partitions whose last look has dropped its client."""
 
     @property
     def _admin(self) -> AdminClient:
@@ -176,13 +174,7 @@ class KafkaAdmin:
         silent = self._unanswered(topic, partitions, STALL_SECONDS)
         if not silent <= self._known_silent.get(topic, set()):
             # It may have been the client that had lost them, or the broker is slow.
-            self.close()
             silent = self._unanswered(topic, silent, self._seconds)
-        elif silent:
-            # By a new client every other time: one waits longer for its first answer, one may have lost the leader.
-            self._renews ^= {topic}
-            if topic in self._renews:
-                self.close()
         if silent and len(silent) == len(partitions):
             raise KafkaUnavailable(f"topic {topic}: the leaders of its partitions did not answer in time")
         self._known_silent[topic] = silent
@@ -190,7 +182,10 @@ class KafkaAdmin:
 
     def _unanswered(self, topic: str, partitions: Collection[int], seconds: float) -> set[int]:
         futures = self._offsets(topic, partitions, seconds)
-        return {where.partition for where, future in futures.items() if _is_timed_out(future)}
+        silent = {where.partition for where, future in futures.items() if _is_timed_out(future)}
+        if silent:
+            self.close()
+        return silent
 
     def _described(self, topic: str) -> Any:
         topics = TopicCollection([topic])
