@@ -331,7 +331,7 @@ TAKEOVER: Final = (
         "one-broker-asked",
         "",
         "requests that any broker answers go to the one that is out of reach, and Kafka counts as away",
-        (Edit(KAFKA_ADMIN, "if first < self._seconds and any(", "if first > self._seconds and any("),),
+        (Edit(KAFKA_ADMIN, "if left <= 0 or not any(", "if left or not any("),),
         detector="pytest tests/connector/kafka/test_admin.py -k another_broker",
         because="no simulated broker has librdkafka's client",
     ),

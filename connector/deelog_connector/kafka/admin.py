@@ -39,11 +39,11 @@ class KafkaAdmin:
 
     @property
     def _admin(self) -> AdminClient:
-        client = self._client  # another thread may drop it at any time
-        if client is None:
+        if self._client is None:
             client, self._connections = admin_client(self._config)
             self._client = client
-        return client
+            return client
+        return self._client
 
     def close(self) -> None:
         """Drops the client; the next request makes a new one."""
@@ -67,12 +67,14 @@ class KafkaAdmin:
         librdkafka sends them to the broker that metadata call the controller, and with KRaft that is any one, for as
         long as the client lives. It may be one that this machine does not reach: a new client is told of another.
         """
-        first = min(STALL_SECONDS, self._seconds)
-        futures = self._asked(ask, first)
-        if first < self._seconds and any(_is_timed_out(future) for future in futures.values()):
+        until, patience = time.monotonic() + self._seconds, LOOK_SECONDS
+        while True:
+            futures = self._asked(ask, patience)
+            left = until - time.monotonic()
+            if left <= 0 or not any(_is_timed_out(future) for future in futures.values()):
+                return futures
             self.close()
-            futures = self._asked(ask, self._seconds - first)
-        return futures
+            patience = max(LOOK_SECONDS, min(2 * patience, left))
 
     def _away(
         self, what: str, error: KafkaException, right: str = "", topic: str = "", group: str = ""
@@ -171,17 +173,16 @@ class KafkaAdmin:
 
         Raises `KafkaUnavailable` where none answers.
         """
-        silent = self._unanswered(topic, partitions, STALL_SECONDS)
-        if not silent <= self._known_silent.get(topic, set()):
-            # It may have been the client that had lost them, or the broker is slow.
-            silent = self._unanswered(topic, silent, self._seconds)
+        silent = self._unanswered(topic, partitions)
         if silent and len(silent) == len(partitions):
             raise KafkaUnavailable(f"topic {topic}: the leaders of its partitions did not answer in time")
+        if not silent <= self._known_silent.get(topic, set()):
+            silent = self._unanswered(topic, silent)  # it may have been the client that had lost them
         self._known_silent[topic] = silent
         return silent
 
-    def _unanswered(self, topic: str, partitions: Collection[int], seconds: float) -> set[int]:
-        futures = self._offsets(topic, partitions, seconds)
+    def _unanswered(self, topic: str, partitions: Collection[int]) -> set[int]:
+        futures = self._offsets(topic, partitions, STALL_SECONDS)
         silent = {where.partition for where, future in futures.items() if _is_timed_out(future)}
         if silent:
             self.close()

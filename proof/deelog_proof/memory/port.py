@@ -433,7 +433,7 @@ class Brokers:
 
         state, silent, answers = await self._asked("admin", f"topic {topic}", look)
         known = silent <= self._known_silent.get(topic, set())
-        late = self._wire.loop.time() + STALL_SECONDS + (0.0 if known else self._wire.way.seconds)
+        late = self._wire.loop.time() + (STALL_SECONDS if known or not answers else 2 * STALL_SECONDS)
         while silent and self._wire.loop.time() < late:
             await asyncio.sleep(RETRY_SECONDS)
             state, silent, answers = await self._asked("admin", f"topic {topic}", look)
