@@ -16,7 +16,6 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnusable
 from deelog_connector.kafka.client import (
-    LOOK_SECONDS,
     PRODUCER_ERRORS,
     abort_on,
     begin_session,
@@ -78,7 +77,7 @@ class Session:
         # Kafka does not report which topic of a transaction it refuses.
         written = " or ".join(filter(None, (topics.changes, topics.positions, letters)))
         self._asked = {"topic": ("Write", written), "transactional_id": ("Write", transactional_id)}
-        self._hurries, self._unanswered = False, 0
+        self._hurries = False
         self._progress = Progress(lambda: brokers_answer(config), seconds)
         self._settings()
 
@@ -114,13 +113,8 @@ class Session:
             begin_session(producer, self._seconds)
         except KafkaException as error:
             hear(producer, self._connections)
-            if denied := self._denied(error):
-                raise denied from error
-            held_up = is_held_up(error)
-            alone = error.args[0].retriable() and not held_up and brokers_answer(self._config)
-            why = f"the coordinator of {self._transactional_id} does not answer, though a broker does"
-            why = why if alone else reason(error, self._connections)
-            raise WriteFailed(Cause.LOST, why, held_up=held_up, uncoordinated=alone) from error
+            failed = WriteFailed(Cause.LOST, reason(error, self._connections), held_up=is_held_up(error))
+            raise self._denied(error) or failed from error
         self._producer = producer
 
     def _settings(self) -> dict[str, Any]:
@@ -172,7 +166,6 @@ class Session:
     def _write(self, producer: Producer, records: Iterable[OutRecord]) -> None:
         producer.begin_transaction()
         self._progress.begin()
-        self._unanswered = 0
         for record in records:
             self._produce(producer, record)
         self._progress.commit(producer, lambda: self._waits(producer))
@@ -192,15 +185,10 @@ class Session:
     def _waits(self, producer: Producer) -> bool:
         """Whether a commit is repeated: Kafka may be unavailable for a minute.
 
-        If it no longer accepts this client, after a change of passwords, a new client continues. So it does where all
-        is sent, brokers answer, and the coordinator does not.
+        If it no longer accepts this client, after a change of passwords, a new client continues.
         """
         hear(producer, self._connections)
-        self._unanswered += not len(producer)
-        late = self._unanswered * LOOK_SECONDS >= self._seconds
-        if late and not brokers_answer(self._config):
-            late, self._unanswered = False, 0  # it has its time once they do
-        return not (self._hurries or self._connections.hopeless or late)
+        return not (self._hurries or self._connections.hopeless)
 
     def _failure(self, error: KafkaException) -> WriteFailed:
         first = error.args[0]

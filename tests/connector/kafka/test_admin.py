@@ -71,8 +71,6 @@ class Client:
 
     def list_offsets(self, asked: Any, isolation_level: Any, request_timeout: float) -> Mapping[Any, Future[Any]]:
         self.asked.append(("list_offsets", (asked, isolation_level, request_timeout)))
-        if "list_offsets" not in self.answers:
-            self.answers["list_offsets"] = [SimpleNamespace(offset=0, leader_epoch=0)]
         return {where: self._future("list_offsets") for where in asked}
 
     def poll(self, seconds: float) -> None:
@@ -172,7 +170,7 @@ def test_a_topic_that_is_missing_is_created_and_waited_for(opened: Opened, parti
     ((topics, seconds),) = [given for name, given in opened.client.asked if name == "create_topics"]
     (new,) = topics
     assert (new.topic, new.num_partitions, new.replication_factor) == ("t", made, 3)
-    assert (new.config, seconds) == ({"cleanup.policy": "compact"}, 1.0)
+    assert (new.config, seconds) == ({"cleanup.policy": "compact"}, SECONDS)
     assert opened.sleeps == [0.05, 0.05]
 
 
@@ -229,7 +227,7 @@ def test_the_id_and_the_settings_of_a_topic_are_text(opened: Opened) -> None:
     admin = opened(describe_topics=[described((1, 1, 1))], describe_configs=[settings])
     assert admin.state("t") == TopicState("5", frozenset())
     assert admin.settings("t") == {"retention.ms": "7", "cleanup.policy": "compact"}
-    assert [name for name, _ in opened.client.asked] == ["describe_topics", "list_offsets", "describe_configs"]
+    assert opened.client.asked == [("describe_topics", SECONDS), ("describe_configs", SECONDS)]
 
 
 def described(*partitions: tuple[int, int, int]) -> SimpleNamespace:
@@ -261,71 +259,7 @@ def test_a_partition_without_leader_or_replicas_in_sync_takes_no_records(
 
 def test_of_a_topic_with_all_replicas_in_sync_the_settings_are_not_asked(opened: Opened) -> None:
     assert opened(describe_topics=[described((1, 3, 3), (1, 1, 1))]).state("t").unwritable == set()
-    assert [name for name, _ in opened.client.asked] == ["describe_topics", "list_offsets"]
-
-
-END, SILENT = SimpleNamespace(offset=7, leader_epoch=3), SimpleNamespace(offset=-1001, leader_epoch=None)
-
-
-@pytest.mark.parametrize("silent", [SILENT, TIMED_OUT])
-def test_a_leader_that_does_not_answer_while_others_do_takes_no_records(opened: Opened, silent: Any) -> None:
-    """Those without a leader are not asked. A new client asks again: the old one alone may have lost it."""
-    topic = described((1, 1, 1), (0, 0, 1), (1, 1, 1), (1, 1, 1))
-    settings = {"min.insync.replicas": SimpleNamespace(value="1")}
-    admin = opened(
-        describe_topics=[topic], describe_configs=[settings], list_offsets=[END, silent, DENIED, silent, END]
-    )
-    assert admin.state("t").unwritable == {1, 2}
-    (asked, isolation, seconds), (again, *_) = [given for name, given in opened.client.asked if name == "list_offsets"]
-    assert [where.partition for where in asked] == [0, 2, 3]
-    assert [where.partition for where in again] == [2]
-    assert (isolation, seconds) == (IsolationLevel.READ_COMMITTED, 3.0)
-    assert admin.state("t").unwritable == {1}
-    assert len(opened.settings) == 3
-    opened.client.answers["list_offsets"] = [END, silent, END]
-    assert admin.state("t").unwritable == {1}  # it was the client
-
-
-def test_a_leader_that_is_known_to_be_silent_is_asked_once(opened: Opened) -> None:
-    admin = opened(describe_topics=[described((1, 1, 1), (1, 1, 1))], list_offsets=[END, SILENT, SILENT, END, SILENT])
-    assert admin.state("t").unwritable == {1}
-    assert admin.state("t").unwritable == {1}
-    asked = [len(given[0]) for name, given in opened.client.asked if name == "list_offsets"]
-    assert asked == [2, 1, 2]
-    opened.client.answers["list_offsets"] = [END, END, END, SILENT, END]
-    assert admin.state("t").unwritable == set()
-    assert admin.state("t").unwritable == set()
-    assert [len(given[0]) for name, given in opened.client.asked if name == "list_offsets"] == [*asked, 2, 2, 1]
-
-
-def test_where_no_leader_answers_kafka_is_away(opened: Opened) -> None:
-    admin = opened(describe_topics=[described((1, 1, 1), (1, 1, 1))], list_offsets=[SILENT, TIMED_OUT, END])
-    with pytest.raises(KafkaUnavailable, match=r"^topic t: the leaders of its partitions did not answer in time$"):
-        admin.state("t")
-    assert admin.state("t").unwritable == set()
-
-
-def test_where_nobody_leads_nobody_is_asked(opened: Opened) -> None:
-    settings = {"min.insync.replicas": SimpleNamespace(value="1")}
-    admin = opened(describe_topics=[described((0, 0, 1))], describe_configs=[settings])
-    assert admin.state("t").unwritable == {0}
-    assert "list_offsets" not in [name for name, _ in opened.client.asked]
-
-
-def test_another_broker_is_asked_where_one_does_not_answer(opened: Opened) -> None:
-    """By a new client each time, and longer each time: it may be the brokers that are slow."""
-    admin = opened(describe_topics=[TIMED_OUT, TIMED_OUT, described((1, 1, 1))])
-    assert admin.state("t").unwritable == set()
-    assert [seconds for name, seconds in opened.client.asked if name == "describe_topics"] == [1.0, 2.0, 4.0]
-    assert len(opened.settings) == 3
-    opened.now, opened.client.asked = 100.0, []
-    opened.client.answers["describe_topics"] = [TIMED_OUT]
-    with pytest.raises(KafkaUnavailable, match="no broker answers in time"):
-        admin.state("t")
-    asked = [seconds for _, seconds in opened.client.asked]
-    assert asked[:3] == [1.0, 2.0, 4.0]
-    assert all(seconds <= SECONDS for seconds in asked)
-    assert SECONDS <= opened.now - 100.0 <= SECONDS + 2.0
+    assert opened.client.asked == [("describe_topics", SECONDS)]
 
 
 CALLS: list[tuple[str, Callable[[KafkaAdmin], Any], str, str]] = [
@@ -353,7 +287,7 @@ def test_a_request_that_fails_says_what_was_asked_and_takes_a_new_client(
         call(admin)
     with pytest.raises(KafkaUnavailable, match=f"^{what}no broker answers in time"):
         call(admin)
-    assert len(opened.settings) >= 3
+    assert len(opened.settings) == 3
 
 
 def test_brokers_that_never_answer_are_given_up_and_their_client_too(
