@@ -232,8 +232,7 @@ class Capture(StreamSide):
 
     def unheard(self) -> None:
         """Nobody hears it any more."""
-        self._heard_upto = None
-        self._hints.clear()
+        self._forget_hints()
         self.progress()
 
     def resumes_at(self, lineage: Lineage, view: View, oldest: int = 0) -> tuple[int, int] | None:
@@ -298,8 +297,7 @@ class Capture(StreamSide):
             self._reading.clear()
             self._wanting.update(range(len(tape.segments)))
             self._asked = [(tape.offset, question) for _, question in self._asked]
-            self._heard_upto = None
-            self._hints.clear()
+            self._forget_hints()
             self.acked = min(self.acked, tape.offset)
             for reset in self._resets.values():
                 reset.images = None
@@ -307,8 +305,7 @@ class Capture(StreamSide):
 
     def replaced(self, tape: Tape) -> None:
         """Another tape. `take` follows."""
-        self._heard_upto = None
-        self._hints.clear()
+        self._forget_hints()
         self.tape, self.acked, self._is_new = tape, 0, True
 
     def progress(self) -> None:
@@ -346,6 +343,11 @@ class Capture(StreamSide):
                     self._wanting.add(segment)
             if not writes or not one.waiting or one.waiting[0].key in one.touched:
                 tape.busy.discard(segment)
+
+    def _forget_hints(self) -> None:
+        """They are of another stream, or nobody hears more: the caller of `hears` begins again."""
+        self._heard_upto = None
+        self._hints.clear()
 
     def _forget(self, segments: Set[int]) -> None:
         """What was asked of these segments."""

@@ -55,6 +55,11 @@ async def begun(live: LiveMemory, server: Server, **more: str) -> RedisNode:
     return node
 
 
+async def hears(node: RedisNode) -> None:
+    """Returns once it hears why keys go."""
+    await awaiting(lambda: node.capture.heard_at is not None, 20, "why keys go")
+
+
 async def told(live: LiveMemory, **expected: int) -> None:
     """As often Kafka says that a key went, and why."""
 
@@ -88,7 +93,7 @@ def test_expiries_and_evictions_are_named(live: LiveMemory, server: Server) -> N
 
     async def work() -> None:
         node = await begun(live, server)
-        await awaiting(lambda: node.capture.heard_at is not None, 20, "why keys go")
+        await hears(node)
         deleted = 300
         for number in range(deleted):
             server.ask("SET", f"d:{number}", "v")
@@ -111,12 +116,12 @@ def test_a_connection_that_breaks_loses_names_alone(live: LiveMemory, server: Se
 
     async def work() -> None:
         node = await begun(live, server)
-        await awaiting(lambda: node.capture.heard_at is not None, 20, "why keys go")
+        await hears(node)
         server.ask("CLIENT", "KILL", "TYPE", "pubsub")
         expire(server, "a", "b")
         await awaiting(lambda: node.capture.heard_at is None, 20, "nothing that is heard")
         await told(live, remove=2)
-        await awaiting(lambda: node.capture.heard_at is not None, 20, "why keys go")
+        await hears(node)
         expire(server, "a", "b")
         await told(live, remove=2, expire=2)
         await node.stop()
@@ -129,12 +134,12 @@ def test_a_link_that_breaks_alone(live: LiveMemory, server: Server) -> None:
 
     async def work() -> None:
         node = await begun(live, server)
-        await awaiting(lambda: node.capture.heard_at is not None, 20, "why keys go")
+        await hears(node)
         for turn in range(1, 6):
             server.ask("CLIENT", "KILL", "TYPE", "replica")
             server.ask("SET", "a", str(turn))
             await caught_up(live, server)
-        await awaiting(lambda: node.capture.heard_at is not None, 20, "why keys go")
+        await hears(node)
         expire(server, "a")
         await told(live, expire=1)
         await node.stop()
@@ -189,7 +194,7 @@ def test_who_may_not_hear_it_captures_all_the_same(
         expire(server, "a")
         await told(live, remove=1)
         server.ask(*RIGHTS)
-        await awaiting(lambda: node.capture.heard_at is not None, 20, "why keys go")
+        await hears(node)
         expire(server, "a")
         await told(live, remove=1, expire=1)
         await node.stop()
