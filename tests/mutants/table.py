@@ -45,6 +45,7 @@ INCREMENTAL: Final = "connector/deelog_connector/signals/incremental_snapshots.p
 PROGRESS: Final = "connector/deelog_connector/signals/segment_progress.py"
 KEPT_TOPIC: Final = "connector/deelog_connector/kept_topic.py"
 KAFKA_ADMIN: Final = "connector/deelog_connector/kafka/admin.py"
+KAFKA_CLIENT: Final = "connector/deelog_connector/kafka/client.py"
 KAFKA_ELECTION: Final = "connector/deelog_connector/kafka/election.py"
 KAFKA_PROGRESS: Final = "schemas/deelog_schemas/kafka/progress.py"
 KAFKA_SESSION: Final = "connector/deelog_connector/kafka/session.py"
@@ -1584,6 +1585,14 @@ SHELL: Final = (
             ),
         ),
         detector="pytest tests/connector/kafka/test_election.py -k never_comes",
+        because="the simulation has no client library",
+    ),
+    Mutant(
+        "group-asked-for-a-second",
+        "",
+        "librdkafka aborts a node whose group's coordinator is found when the time of a request has just passed",
+        (Edit(KAFKA_CLIENT, "request_timeout=3600)", "request_timeout=seconds)"),),
+        detector="pytest tests/connector/kafka/test_slow_coordinator.py",
         because="the simulation has no client library",
     ),
     Mutant(

@@ -12,7 +12,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
-from deelog_connector.kafka.client import LOOK_SECONDS, admin_client, failure, hear, reason
+from deelog_connector.kafka.client import LOOK_SECONDS, admin_client, described_group, failure, hear, reason
 from deelog_connector.kafka_port import REQUEST_SECONDS, PartitionEnd, TopicState
 from deelog_schemas.config import Config
 from deelog_schemas.kafka.acls import missing_acl
@@ -169,8 +169,8 @@ class KafkaAdmin:
 
     def members(self, group: str) -> frozenset[str]:
         try:
-            asked = self._asked(lambda a: a.describe_consumer_groups([group], request_timeout=self._seconds))
-            return frozenset(str(member.client_id) for member in asked[group].result().members)
+            found = described_group(self._admin, group, self._seconds)
+            return frozenset(str(member.client_id) for member in found.members)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return frozenset()

@@ -100,8 +100,20 @@ def coordinator_answers(config: Config, group: str) -> bool:
     """Whether the coordinator of the group answers a client that has just been made."""
     return _answers(
         config,
-        lambda client: client.describe_consumer_groups([group], request_timeout=LOOK_SECONDS)[group].result(),
+        lambda client: described_group(client, group, LOOK_SECONDS),
     )
+
+
+def described_group(client: AdminClient, group: str, seconds: float) -> Any:
+    """What the group's coordinator says of it. Raises `KafkaException`; drop the client then.
+
+    librdkafka 2.16 aborts the process where the coordinator is found when the request's time has just passed (its
+    issue 4605). So the request has an hour, and it is waited for here.
+    """
+    try:
+        return client.describe_consumer_groups([group], request_timeout=3600)[group].result(seconds)
+    except TimeoutError:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
 
 
 def _answers(config: Config, ask: Callable[[Any], object]) -> bool:
