@@ -71,7 +71,8 @@ class TopicState(NamedTuple):
 
     topic_id: str
     unwritable: frozenset[int]
-    """Partitions without a leader, or with fewer replicas in sync than they take records with."""
+    """Partitions without a leader, with one that does not answer here while others do, or with fewer replicas in sync
+    than they take records with."""
 
 
 class PartitionEnd(NamedTuple):
@@ -87,12 +88,16 @@ class WriteFailed(Exception):
 
     `denied`: the brokers refuse this user, or the configuration makes no client. It stays so until that is mended.
     `held_up`: the last transaction of the id does not end in time. Perhaps one of its partitions has too few replicas
-    in sync; the others show what becomes of it.
+    in sync; the others show what becomes of it. `uncoordinated`: the id's coordinator does not answer, though a broker
+    does.
     """
 
-    def __init__(self, cause: Cause, reason: str, *, denied: bool = False, held_up: bool = False) -> None:
+    def __init__(
+        self, cause: Cause, reason: str, *, denied: bool = False, held_up: bool = False, uncoordinated: bool = False
+    ) -> None:
         super().__init__(f"{cause}: {reason}")
-        self.cause, self.reason, self.denied, self.held_up = cause, reason, denied, held_up
+        self.cause, self.reason, self.denied = cause, reason, denied
+        self.held_up, self.uncoordinated = held_up, uncoordinated
 
 
 class Session(Protocol):

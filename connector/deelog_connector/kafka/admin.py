@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
@@ -17,6 +17,7 @@ from deelog_connector.kafka_port import REQUEST_SECONDS, PartitionEnd, TopicStat
 from deelog_schemas.config import Config
 from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.connections import Connections
+from deelog_schemas.kafka.progress import STALL_SECONDS
 
 A = TypeVar("A")
 
@@ -33,6 +34,10 @@ class KafkaAdmin:
         self._config, self._seconds = config, seconds
         self._client: AdminClient | None = None
         self._connections = Connections("admin", {})
+        self._known_silent: dict[str, set[int]] = {}
+        """By topic: partitions whose leader did not answer at the last look."""
+        self._renews: set[str] = set()
+        """Topics with such partitions whose last look has dropped its client."""
 
     @property
     def _admin(self) -> AdminClient:
@@ -46,16 +51,29 @@ class KafkaAdmin:
         """Drops the client; the next request makes a new one."""
         self._client = None
 
-    def _asked(self, ask: Callable[[AdminClient], Mapping[A, Future[Any]]]) -> Mapping[A, Future[Any]]:
-        """The futures of a request, all done. Raises `KafkaUnavailable` where they are not in time.
+    def _asked(self, ask: Callable[..., Mapping[A, Future[Any]]], *args: Any) -> Mapping[A, Future[Any]]:
+        """The futures of `ask(client, *args)`, all done. Raises `KafkaUnavailable` where they are not in time.
 
         Holds the client until then: if another thread dropped it meanwhile, they would never be done.
         """
         admin = self._admin
-        futures = ask(admin)
+        futures = ask(admin, *args)
         if concurrent.futures.wait(futures.values(), 2 * self._seconds).not_done:
             self.close()
             raise KafkaUnavailable("the brokers did not answer in time")
+        return futures
+
+    def _asked_of_any(self, ask: Callable[[AdminClient, float], Mapping[A, Future[Any]]]) -> Mapping[A, Future[Any]]:
+        """As `_asked`, for requests that any broker answers; `ask` gets the seconds that it may take.
+
+        librdkafka sends them to the broker that metadata call the controller, and with KRaft that is any one, for as
+        long as the client lives. It may be one that this machine does not reach: a new client is told of another.
+        """
+        first = min(STALL_SECONDS, self._seconds)
+        futures = self._asked(ask, first)
+        if first < self._seconds and any(_is_timed_out(future) for future in futures.values()):
+            self.close()
+            futures = self._asked(ask, self._seconds - first)
         return futures
 
     def _away(
@@ -90,7 +108,7 @@ class KafkaAdmin:
         replication = self._config["topic.creation.default.replication.factor"]
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(settings))
         try:
-            self._asked(lambda admin: admin.create_topics([new], request_timeout=self._seconds))[topic].result()
+            self._asked_of_any(lambda admin, s: admin.create_topics([new], request_timeout=s))[topic].result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 what = f"topic {topic} does not exist and cannot be created"
@@ -146,19 +164,44 @@ class KafkaAdmin:
         lacking = any(lead[p.id] < len(p.replicas) for p in found.partitions)
         least = int(self.settings(topic)["min.insync.replicas"]) if lacking else 1
         # A broker asks for no more replicas than there are (KIP-966).
-        unwritable = (p.id for p in found.partitions if lead[p.id] < min(least, len(p.replicas)))
-        return TopicState(str(found.topic_id), frozenset(unwritable))
+        unwritable = {p.id for p in found.partitions if lead[p.id] < min(least, len(p.replicas))}
+        led = [p.id for p in found.partitions if p.leader is not None]
+        return TopicState(str(found.topic_id), frozenset(unwritable | self._silent(topic, led)))
+
+    def _silent(self, topic: str, partitions: Collection[int]) -> set[int]:
+        """Those of them whose leader does not answer here, while others answer.
+
+        Raises `KafkaUnavailable` where none answers.
+        """
+        silent = self._unanswered(topic, partitions, STALL_SECONDS)
+        if not silent <= self._known_silent.get(topic, set()):
+            # It may have been the client that had lost them, or the broker is slow.
+            self.close()
+            silent = self._unanswered(topic, silent, self._seconds)
+        elif silent:
+            # By a new client every other time: one waits longer for its first answer, one may have lost the leader.
+            self._renews ^= {topic}
+            if topic in self._renews:
+                self.close()
+        if silent and len(silent) == len(partitions):
+            raise KafkaUnavailable(f"topic {topic}: the leaders of its partitions did not answer in time")
+        self._known_silent[topic] = silent
+        return silent
+
+    def _unanswered(self, topic: str, partitions: Collection[int], seconds: float) -> set[int]:
+        futures = self._offsets(topic, partitions, seconds)
+        return {where.partition for where, future in futures.items() if _is_timed_out(future)}
 
     def _described(self, topic: str) -> Any:
         topics = TopicCollection([topic])
-        return self._asked(lambda admin: admin.describe_topics(topics, request_timeout=self._seconds))[topic].result()
+        return self._asked_of_any(lambda admin, s: admin.describe_topics(topics, request_timeout=s))[topic].result()
 
     def settings(self, topic: str) -> Mapping[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         until = time.monotonic() + self._seconds
         while True:
             try:
-                asked = self._asked(lambda admin: admin.describe_configs([resource], request_timeout=self._seconds))
+                asked = self._asked_of_any(lambda a, s: a.describe_configs([resource], request_timeout=s))
                 return {name: str(entry.value) for name, entry in asked[resource].result().items()}
             except KafkaException as error:
                 # The broker that is asked may hear of a new topic later than others.
@@ -177,20 +220,31 @@ class KafkaAdmin:
             raise self._away(f"cannot read the members of group {group}", error, "Describe", group=group) from error
 
     def ends(self, topic: str, partitions: Iterable[int], committed: bool = True) -> list[PartitionEnd]:
-        asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}  # type: ignore[no-untyped-call]
-        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        futures = self._asked(
-            lambda admin: admin.list_offsets(asked, isolation_level=level, request_timeout=self._seconds)
-        )
         ends = []
-        for where, future in futures.items():
+        for where, future in self._offsets(topic, partitions, self._seconds, committed).items():
             try:
                 result = future.result()
             except KafkaException as error:
                 raise self._away(f"no end of {topic}[{where.partition}]", error, "Describe", topic) from error
-            if result.offset < 0:
-                # librdkafka 2.16 returns -1001 without an error where a slow broker does not answer in time.
+            if _is_timed_out(future):
                 raise KafkaUnavailable(f"no end of {topic}[{where.partition}]: the brokers did not answer in time")
             epoch = result.leader_epoch
             ends.append(PartitionEnd(where.partition, result.offset, -1 if epoch is None else epoch))
         return ends
+
+    def _offsets(
+        self, topic: str, partitions: Iterable[int], seconds: float, committed: bool = True
+    ) -> Mapping[TopicPartition, Future[Any]]:
+        asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}  # type: ignore[no-untyped-call]
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        if not asked:
+            return {}
+        return self._asked(lambda admin: admin.list_offsets(asked, isolation_level=level, request_timeout=seconds))
+
+
+def _is_timed_out(future: Future[Any]) -> bool:
+    """Whether a broker has not answered in time. Of offsets, librdkafka 2.16 tells it by one of -1001."""
+    error = future.exception()
+    if error is None:
+        return bool(getattr(future.result(), "offset", 0) < 0)
+    return isinstance(error, KafkaException) and error.args[0].code() == KafkaError._TIMED_OUT

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from deelog_connector.core.effects import Cause
 from deelog_connector.errors import KafkaUnusable
 from deelog_connector.kafka.client import (
+    LOOK_SECONDS,
     PRODUCER_ERRORS,
     abort_on,
     begin_session,
@@ -77,7 +78,7 @@ class Session:
         # Kafka does not report which topic of a transaction it refuses.
         written = " or ".join(filter(None, (topics.changes, topics.positions, letters)))
         self._asked = {"topic": ("Write", written), "transactional_id": ("Write", transactional_id)}
-        self._hurries = False
+        self._hurries, self._unanswered = False, 0
         self._progress = Progress(lambda: brokers_answer(config), seconds)
         self._settings()
 
@@ -113,8 +114,13 @@ class Session:
             begin_session(producer, self._seconds)
         except KafkaException as error:
             hear(producer, self._connections)
-            failed = WriteFailed(Cause.LOST, reason(error, self._connections), held_up=is_held_up(error))
-            raise self._denied(error) or failed from error
+            if denied := self._denied(error):
+                raise denied from error
+            held_up = is_held_up(error)
+            alone = error.args[0].retriable() and not held_up and brokers_answer(self._config)
+            why = f"the coordinator of {self._transactional_id} does not answer, though a broker does"
+            why = why if alone else reason(error, self._connections)
+            raise WriteFailed(Cause.LOST, why, held_up=held_up, uncoordinated=alone) from error
         self._producer = producer
 
     def _settings(self) -> dict[str, Any]:
@@ -166,6 +172,7 @@ class Session:
     def _write(self, producer: Producer, records: Iterable[OutRecord]) -> None:
         producer.begin_transaction()
         self._progress.begin()
+        self._unanswered = 0
         for record in records:
             self._produce(producer, record)
         self._progress.commit(producer, lambda: self._waits(producer))
@@ -185,10 +192,15 @@ class Session:
     def _waits(self, producer: Producer) -> bool:
         """Whether a commit is repeated: Kafka may be unavailable for a minute.
 
-        If it no longer accepts this client, after a change of passwords, a new client continues.
+        If it no longer accepts this client, after a change of passwords, a new client continues. So it does where all
+        is sent, brokers answer, and the coordinator does not.
         """
         hear(producer, self._connections)
-        return not (self._hurries or self._connections.hopeless)
+        self._unanswered += not len(producer)
+        late = self._unanswered * LOOK_SECONDS >= self._seconds
+        if late and not brokers_answer(self._config):
+            late, self._unanswered = False, 0  # it has its time once they do
+        return not (self._hurries or self._connections.hopeless or late)
 
     def _failure(self, error: KafkaException) -> WriteFailed:
         first = error.args[0]

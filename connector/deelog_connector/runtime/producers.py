@@ -1,4 +1,5 @@
-"""The producers of one node: one writes, and a spare one takes over where Kafka holds that one up.
+"""The producers of one node: one writes, and a spare one takes over where Kafka holds that one up, or its coordinator
+is out of reach.
 
 A transaction with records for a partition that has lost its minimum of replicas is decided and does not end: until the
 partition takes its marker, the id begins no other. What has become of the transaction on the other partitions is read
@@ -47,14 +48,16 @@ class Producers:
         return self._sessions[self.spare]
 
     async def open(self) -> None:
-        """As `Session.open`. Where it is held up, or may not have its id, the next call opens the other one.
+        """As `Session.open`. Where it is held up, has no coordinator, or may not have its id, the next call opens the
+        other one.
 
         Not before the partition that holds it up is known: the other one would write to that, too.
         """
         try:
             await self._session.open()
         except WriteFailed as error:
-            if (error.held_up and self.unwritable) or (error.denied and self.spare):
+            held_up = error.held_up and self.unwritable
+            if held_up or error.uncoordinated or (error.denied and self.spare):
                 self.spare = not self.spare
                 log.warning("%s: the %s producer goes on", error, self)
             raise
@@ -89,11 +92,12 @@ class Producers:
                         return False
                     if error.denied:  # what may not write has left nothing open
                         those -= found
-                else:
-                    hidden = await self._hidden(left_open)
-                    those -= found - hidden
-                    if hidden:
-                        log.warning("partitions %s wait: what was left open there does not end", sorted(hidden))
+                        continue
+                # Also where its coordinator is away: where nothing is open, it has left nothing open.
+                hidden = await self._hidden(left_open)
+                those -= found - hidden
+                if hidden:
+                    log.warning("partitions %s wait: what was left open there does not end", sorted(hidden))
         return True
 
     async def end_hanging(self, spare: bool, places: Callable[[int], Places], partition: int) -> bool:

@@ -10,7 +10,7 @@ the same is tested by `tests/connector/kafka/contract`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -436,9 +436,15 @@ class Kafka:
         raise HeldUp
 
     def produce(
-        self, transactional_id: str, session: int, number: int, records: Sequence[OutRecord], stamped: float = math.nan
+        self,
+        transactional_id: str,
+        session: int,
+        number: int,
+        records: Sequence[OutRecord],
+        stamped: float = math.nan,
+        unreached: Container[tuple[str, int]] = (),
     ) -> list[OutRecord]:
-        """As `append`. Returns the records whose partition takes none: they were not appended.
+        """As `append`. Returns the records whose partition takes none, or is unreached: they were not appended.
 
         `stamped` is the time of the records, of the engine's in seconds; without it they have the brokers'.
 
@@ -459,7 +465,8 @@ class Kafka:
         led: list[OutRecord] = []
         left: list[OutRecord] = []
         for record in records:
-            (led if self.takes(record.topic, record.partition) else left).append(record)
+            place = record.topic, record.partition
+            (led if self.takes(*place) and place not in unreached else left).append(record)
         cause = self.append(transactional_id, session, led)
         if cause is not None:
             raise Failed(cause)

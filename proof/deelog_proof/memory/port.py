@@ -85,36 +85,10 @@ class MemoryPort:
         name: str = "",
         moment: Callable[[str], None] = lambda name: None,
     ) -> None:
-        self._wire = Wire(loop, kafka, f"port {name or loop.name}", Way(seconds, moment))
-        self.clock = SimulatedClock(loop, self._wire.way)
+        self.way = Way(seconds, moment)
+        self._wire = Wire(loop, kafka, f"port {name or loop.name}", self.way)
+        self.clock = SimulatedClock(loop, self.way)
         self.random = self._wire.random
-
-    @property
-    def connected(self) -> bool:
-        """Whether this node reaches the brokers."""
-        return self._wire.way.connected
-
-    @connected.setter
-    def connected(self, value: bool) -> None:
-        self._wire.way.connected = value
-
-    @property
-    def skew(self) -> float:
-        """The error of this node's wall clock, in seconds."""
-        return self._wire.way.skew
-
-    @skew.setter
-    def skew(self, value: float) -> None:
-        self._wire.way.skew = value
-
-    @property
-    def deaf(self) -> set[str]:
-        """Topics of which this node hears nothing."""
-        return self._wire.way.deaf
-
-    @deaf.setter
-    def deaf(self, value: set[str]) -> None:
-        self._wire.way.deaf = value
 
     async def session(self, config: Config, transactional_id: str, max_message_bytes: int) -> Session:
         return Session(self._wire.of(transactional_id), config, transactional_id, max_message_bytes)
@@ -232,12 +206,13 @@ class Session:
             stamped = self._wire.stamp
             while left:
                 self._number += 1
-                left = await self._lasting(produce, self._number, left, stamped)
+                left = await self._lasting(produce, self._number, left, stamped, self._wire.way.unreached)
                 if left:  # their leaders are away
                     self._may_wait(late)
                     await asyncio.sleep(RETRY_SECONDS)
             if sending:
                 await asyncio.sleep(sending)
+                self._may_wait()
         if not empty:
             self._wire.way.moment("appended")
             await asyncio.sleep(0)  # a pause begins before the next turn
@@ -258,6 +233,8 @@ class Session:
                 return await self._wire.ask(call, *args)
             except Unanswered:
                 self._may_wait()
+                if self._wire.answers:
+                    raise WriteFailed(Cause.LOST, "the coordinator does not answer") from None
 
     def _may_wait(self, late: float = math.inf) -> None:
         if self._hurries or self._wire.loop.time() >= late:
@@ -314,7 +291,7 @@ class Reader:
     async def _bounds(self, partition: int, until: float) -> tuple[int, int]:
         def look() -> tuple[int, int]:
             try:
-                log = self._wire.kafka.led(self._topic, partition)
+                log = self._wire.led(self._topic, partition)
             except UnknownTopic as error:
                 raise Unanswered from error  # it may be that not every broker has heard of it
             return log.first, log.stable
@@ -360,6 +337,7 @@ class Reader:
         for partition in partitions:
             at, epoch = self._at[partition], self._epochs.get(partition, -1)
             try:
+                self._wire.led(self._topic, partition)
                 found[partition] = self._wire.kafka.fetch(self._topic, partition, at, epoch, limit)
             except (Unanswered, UnknownTopic):
                 continue  # a topic that is gone is waited for, as one that nobody leads
@@ -372,6 +350,7 @@ class Brokers:
 
     def __init__(self, wire: Wire, config: Config) -> None:
         self._wire, self._config = wire, config
+        self._known_silent: dict[str, set[int]] = {}
 
     async def ensure(self, topic: str, partitions: int | None, settings: Mapping[str, str]) -> None:
         await self._wire.run(None, self._ensure, topic, partitions, settings)
@@ -445,14 +424,34 @@ class Brokers:
         return await self._asked("admin", f"topic {topic}", self._wire.kafka.described, topic)
 
     async def _state(self, topic: str) -> TopicState:
-        def look() -> TopicState:
-            return TopicState(self._wire.kafka.described(topic).id, self._wire.kafka.unwritable(topic))
+        def look() -> tuple[TopicState, set[int], bool]:
+            """With the partitions whose leader does not answer, and whether one of the others does."""
+            described, unwritable = self._wire.kafka.described(topic), self._wire.kafka.unwritable(topic)
+            unanswered = {p for p in range(described.partitions) if not self._answers(topic, p)}
+            known = TopicState(described.id, unwritable)
+            return known, unanswered - unwritable, len(unanswered) < described.partitions
 
-        return await self._asked("admin", f"topic {topic}", look)
+        state, silent, answers = await self._asked("admin", f"topic {topic}", look)
+        known = silent <= self._known_silent.get(topic, set())
+        late = self._wire.loop.time() + STALL_SECONDS + (0.0 if known else self._wire.way.seconds)
+        while silent and self._wire.loop.time() < late:
+            await asyncio.sleep(RETRY_SECONDS)
+            state, silent, answers = await self._asked("admin", f"topic {topic}", look)
+        if silent and not answers:
+            raise KafkaUnavailable(f"topic {topic}: the leaders of its partitions did not answer in time")
+        self._known_silent[topic] = silent
+        return state._replace(unwritable=state.unwritable | silent)
+
+    def _answers(self, topic: str, partition: int) -> bool:
+        try:
+            self._wire.led(topic, partition)
+        except Unanswered:
+            return False
+        return True
 
     async def _ends(self, topic: str, partitions: list[int], committed: bool) -> list[PartitionEnd]:
         def look() -> list[PartitionEnd]:
-            logs = [self._wire.kafka.led(topic, p) for p in partitions]
+            logs = [self._wire.led(topic, p) for p in partitions]
             return [PartitionEnd(log.partition, log.stable if committed else log.end, log.epoch) for log in logs]
 
         return await self._asked("admin", f"no end of {topic}", look)
@@ -463,7 +462,7 @@ class Brokers:
 
     async def _still_holds(self, topic: str, end: PartitionEnd) -> bool:
         def look() -> bool:
-            log = self._wire.kafka.led(topic, end.partition)
+            log = self._wire.led(topic, end.partition)
             self._wire.kafka.allow("Read", "topic", topic)
             return log.first <= end.offset and log.holds(end.offset, end.leader_epoch)
 
@@ -472,7 +471,7 @@ class Brokers:
     async def _hanging(self, topic: str, partition: int) -> InRecord | None:
         def look() -> InRecord | None:
             self._wire.kafka.allow("Read", "topic", topic)
-            return self._wire.kafka.led(topic, partition).hanging
+            return self._wire.led(topic, partition).hanging
 
         return await self._asked("consumer", f"no answer about {topic}[{partition}]", look)
 

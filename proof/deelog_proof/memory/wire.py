@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from deelog_connector.core.effects import Cause
 from deelog_connector.kafka_port import HELD_UP_SECONDS, OutRecord, WriteFailed
 from deelog_proof.memory.broker import BrokerError, Denied, Failed, HeldUp, Kafka, Unanswered
+from deelog_proof.memory.log import Log
 from deelog_proof.memory.loop import NodeLoop
 from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.kafka.acls import missing_acl
@@ -42,8 +44,11 @@ class Way:
     """How long one request may take."""
     moment: Callable[[str], None]
     connected: bool = True
+    """Whether it reaches the brokers."""
     deaf: set[str] = field(default_factory=set)
     """Topics of which nothing is heard."""
+    unreached: set[tuple[str, int]] = field(default_factory=set)
+    """Partitions whose leader is not reached, though other clients reach it."""
     skew: float = 0.0
     """The error of the wall clock, in seconds."""
     under_way: dict[asyncio.Task[Any], None] = field(default_factory=dict)
@@ -128,6 +133,17 @@ class Wire:
                     raise
             await asyncio.sleep(min(RETRY_SECONDS, max(0.0, until - self.loop.time())))
 
+    @property
+    def answers(self) -> bool:
+        """Whether any broker answers."""
+        return self.way.connected and self.kafka.up
+
+    def led(self, topic: str, partition: int) -> Log:
+        """The log of a partition, from its leader. Raises `Unanswered`, and what `Kafka.led` raises."""
+        if (topic, partition) in self.way.unreached:
+            raise Unanswered
+        return self.kafka.led(topic, partition)
+
     def held_up_until(self, late: float, call: Callable[..., T], *args: Any) -> T:
         """What `call` returns. Raises `Failed` where it is still held up by then."""
         try:
@@ -181,7 +197,7 @@ async def abort_on(
     """As `deelog_connector.kafka.client.abort_on`. Raises `BrokerError`."""
     key = abort_key(transactional_id)
     records = [OutRecord(topic, partition, key, b"", []) for topic, partition in left_open]
-    if await wire.ask(wire.kafka.produce, transactional_id, session, number, records):
+    if await wire.ask(wire.kafka.produce, transactional_id, session, number, records, math.nan, wire.way.unreached):
         raise Unanswered("a partition takes no records")
     await wire.ask(wire.kafka.abort, transactional_id, session)
 
@@ -199,6 +215,6 @@ async def open_session(wire: Wire, config: Config, transactional_id: str, by: st
     except Failed as error:
         raise WriteFailed(Cause.LOST, "the last transaction does not end", held_up=True) from error
     except Unanswered as error:
-        raise WriteFailed(Cause.LOST, "the brokers do not answer") from error
+        raise WriteFailed(Cause.LOST, "the brokers do not answer", uncoordinated=wire.answers) from error
     except Denied as error:
         raise WriteFailed(Cause.LOST, denial(error, "producer"), denied=True) from error

@@ -84,6 +84,8 @@ class Context(Protocol):
     """Node ids that cannot reach the brokers."""
     blind: set[str]
     """Node ids that get no views at the moment."""
+    unreached: dict[str, set[tuple[str, int]]]
+    """By node id: partitions whose leader it does not reach, though others do."""
 
     @property
     def checker(self) -> Observer: ...

@@ -99,6 +99,9 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
     if "partition" in faults:
         for _ in range(writer.chance.choice((0, 0, 1, 2, 5))):
             writer.away()
+        writer.chance = random.Random(f"reach {seed}")
+        for _ in range(writer.chance.choice((0, 0, 1, 2))):
+            writer.unreach()
     writer.chance = random.Random(f"quotas {seed}")
     if "quota" in faults:
         settings["size"] = writer.chance.choice((0, 0, 0, 3000))
@@ -354,6 +357,14 @@ class _Writer:
         place = topic, self.partition() if topic != "topology" else 0
         self.add(at, "away", *place, chance.choice(LACKS))
         self.add(at + chance.choice((0.05, 0.5, 2.0, 6.0)), "back", *place)
+
+    def unreach(self) -> None:
+        """A node does not reach the leader of a partition for a while, perhaps that of both topics."""
+        chance, node = self.chance, self.node()
+        at, partition = chance.uniform(0.3, 0.3 + self.seconds), self.partition()
+        for topic in chance.choice((("changes",), ("positions",), ("changes", "positions"))):
+            self.add(at, "unreach", node, topic, partition)
+        self.add(at + chance.choice((0.5, 2.0, 6.0)), "reach", node)
 
     def quota(self) -> None:
         """Producers may send so much for a while, or from then on."""

@@ -171,18 +171,19 @@ class Node:
     @property
     def skew(self) -> float:
         """The error of its wall clock, in seconds."""
-        return self._ports[0].skew
+        return self._ports[0].way.skew
 
     @skew.setter
     def skew(self, seconds: float) -> None:
         for port in self._ports:
-            port.skew = seconds
+            port.way.skew = seconds
 
     def reach(self) -> None:
         """Reaches the brokers, and sees views, unless the world says otherwise."""
         for port in self._ports:
-            port.connected = self.node_id not in self.world.no_kafka
-            port.deaf = {TOPOLOGY} if self.node_id in self.world.blind else set()
+            port.way.connected = self.node_id not in self.world.no_kafka
+            port.way.deaf = {TOPOLOGY} if self.node_id in self.world.blind else set()
+            port.way.unreached = self.world.unreached.get(self.node_id, set())
 
     # -- what the simulation looks at ---------------------------------------------------------------------------------
 

@@ -314,6 +314,19 @@ def back(cluster: Cluster, topic: str, partition: str) -> None:
     cluster.kafka.recover(TOPICS[topic], int(partition))
 
 
+@_verb("", "topic", "partition")
+def unreach(cluster: Cluster, node_id: str, topic: str, partition: str) -> None:
+    """The brokers reach the partition's leader, and so do the other nodes."""
+    cluster.unreached.setdefault(node_id, set()).add((TOPICS[topic], int(partition)))
+    _reach(cluster, node_id)
+
+
+@_verb(fault=False)
+def reach(cluster: Cluster, node_id: str) -> None:
+    cluster.unreached.pop(node_id, None)
+    _reach(cluster, node_id)
+
+
 @_verb("number", ends="0")
 def quota(cluster: Cluster, bytes_per_second: str) -> None:
     """It lasts: what there is must come through all the same."""

@@ -82,6 +82,7 @@ class World:
         self.no_kafka: set[str] = set()
         self.blind: set[str] = set()
         """Node ids that get no views at the moment."""
+        self.unreached: dict[str, set[tuple[str, int]]] = {}
         self.hanging: set[str] = set()
         self.kafka = Kafka(self.engine)
         self.kafka.create(CHANGES, self.partitions)
@@ -279,6 +280,7 @@ class World:
         self.kafka.refused.clear()
         self.no_kafka.clear()
         self.blind.clear()
+        self.unreached.clear()
         self.hanging.clear()
         self.kafka.lost.clear()
         self.network.slow.clear()

@@ -15,6 +15,7 @@ from deelog_connector.kafka import session as module
 from deelog_connector.kafka.client import LOOK_SECONDS
 from deelog_connector.kafka.session import Session
 from deelog_connector.kafka_port import OutRecord, WriteFailed
+from deelog_schemas.config import Config
 from deelog_schemas.kafka.connections import Connections
 from tests.connector.cache import config_of, run
 
@@ -79,6 +80,7 @@ class Scripted:
         self.calls: list[str] = []
         self.produced: list[tuple[Any, ...]] = []
         self.settings: dict[str, Any] = {}
+        self.sends = False
 
     def _call(self, name: str) -> None:
         self.calls.append(name)
@@ -99,7 +101,7 @@ class Scripted:
         self._call("commit")
 
     def __len__(self) -> int:
-        return len(self.produced)
+        return 0 if self.sends else len(self.produced)
 
     def purge(self) -> None:
         self._call("purge")
@@ -117,6 +119,10 @@ class Desk:
         self.open_error: Exception | None = None
         monkeypatch.setattr(module, "opened", self._opened)
         monkeypatch.setattr(module, "begin_session", self._begun)
+        self.brokers_answer = False
+        self.answers: list[bool] = []
+        """Before it always is as `brokers_answer` says."""
+        monkeypatch.setattr(module, "brokers_answer", self._answer)
         monkeypatch.setattr(module, "hear", lambda producer, connections: self.producer.calls.append("hear"))
         self.config = config_of("h:1", "p", **fields)
         self.session = Session(at_once, self.config, "p.c/node/n1", 1_000_000, 7.0)
@@ -132,6 +138,9 @@ class Desk:
     def _begun(self, producer: Scripted, seconds: float) -> None:
         assert seconds == 7.0
         producer._call("init")
+
+    def _answer(self, config: Config) -> bool:
+        return self.answers.pop() if self.answers else self.brokers_answer
 
     def fails(self, call: str, *errors: Exception | None) -> None:
         self.producer.errors[call] = list(errors)
@@ -239,6 +248,50 @@ def test_a_commit_that_is_not_answered_is_repeated(desk: Desk) -> None:
     desk.fails("commit", again, again, None)
     desk.commit(RECORD)
     assert desk.producer.calls == ["init", "begin", "produce", "commit", "hear", "commit", "hear", "commit"]
+
+
+def test_a_commit_whose_coordinator_does_not_answer_while_others_do_is_lost(desk: Desk) -> None:
+    """Within the seconds of a request; where no broker answers it is repeated."""
+    again = error_of(KafkaError._TIMED_OUT, retriable=True)
+    desk.open()
+    desk.fails("commit", *[again] * 20, None)
+    desk.producer.sends = True
+    desk.commit(RECORD)
+    desk.answers = [False] * 2
+    desk.fails("commit", *[again] * 99)
+    desk.brokers_answer = True
+    with pytest.raises(WriteFailed):
+        desk.commit(RECORD)
+    assert desk.producer.calls.count("commit") == 21 + 3 * 7  # it has its time behind the last one that nobody answers
+    desk.open()
+    for _ in range(2):
+        desk.producer.calls.clear()
+        desk.fails("commit", *[again] * 20)
+        with pytest.raises(WriteFailed) as failed:
+            desk.commit(RECORD)
+        assert (failed.value.cause, desk.producer.calls.count("commit")) == (Cause.LOST, 7)
+        desk.open()
+
+
+@pytest.mark.parametrize(
+    ("code", "retriable", "answers", "uncoordinated"),
+    [
+        (KafkaError._TIMED_OUT, True, True, True),
+        (KafkaError._TIMED_OUT, True, False, False),
+        (KafkaError.COORDINATOR_NOT_AVAILABLE, True, True, True),
+        (KafkaError.CONCURRENT_TRANSACTIONS, True, True, False),
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, False, True, False),
+        (KafkaError.INVALID_TRANSACTION_TIMEOUT, False, True, False),
+    ],
+)
+def test_a_session_without_coordinator_says_so(
+    desk: Desk, code: int, retriable: bool, answers: bool, uncoordinated: bool
+) -> None:
+    desk.fails("init", error_of(code, retriable=retriable))
+    desk.brokers_answer = answers
+    with pytest.raises(WriteFailed) as failed:
+        desk.open()
+    assert failed.value.uncoordinated is uncoordinated
 
 
 def test_a_commit_that_is_given_up_is_lost_and_the_next_one_waits_again(desk: Desk) -> None:

@@ -1,9 +1,9 @@
 """A partition that takes no records holds up its own segments, and nobody else.
 
-Tried here: either topic, without a leader or with too few replicas in sync, known at once or late; at a start, under
-load, in a takeover, in a transaction that is decided and one that is not; a process that dies and one that is paused
-while a partition is away. What Kafka does in each case is seen by
-`tests/connector/kafka/contract/test_one_partition.py`.
+Tried here: either topic, without a leader, with one out of reach, or with too few replicas in sync, known at once or
+late; a coordinator that is out of reach as well; at a start, under load, in a takeover, in a transaction that is
+decided and one that is not; a process that dies and one that is paused while a partition is away. What Kafka does in
+each case is seen by `tests/connector/kafka/contract/test_one_partition.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import pytest
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.runtime.lifecycle import State
+from deelog_schemas.keys import segment_of
 from tests.connector.runtime.clusters import Clusters, sound, until, write
 from tests.connector.seeds.cluster import CHANGES, SEGMENTS, Cluster, Node
 
 POSITIONS = "p.c.positions"
+KEYS = [b"k%d" % number for number in range(40)]
 SICK = 1
 SECONDS = 15.0
 """Within which those that are well go on: three look at an id that is held up, two at the partitions."""
@@ -62,6 +64,57 @@ def test_its_segments_wait_and_all_others_go_on(cluster_of: Clusters, topic: str
     cluster.kafka.recover(topic, SICK)
     sound(cluster)
     assert {task.state for task in node.lifecycle.tasks()} == {State.RUNNING}
+
+
+@pytest.mark.parametrize("topic", [CHANGES, POSITIONS])
+def test_one_that_a_node_does_not_reach_waits_there_alone(cluster_of: Clusters, topic: str) -> None:
+    """The brokers reach its leader, and so does the other node, which takes over."""
+    cluster = cluster_of(2)
+    first, second = cluster.nodes.values()
+    write(cluster)
+    first.port.way.unreached = {(topic, SICK)}
+    goes_on(cluster)
+    assert first.core.withheld == {SICK}
+    assert not second.core.withheld
+    for segment in segments(cluster, SICK):
+        cluster.own(segment, second, first)
+    write(cluster)
+    until(cluster, lambda: unwritten(second, SICK) == 0)
+    assert {second.core.phase(s) for s in segments(cluster, SICK)} == {"writing"}
+    first.port.way.unreached = set()
+    until(cluster, lambda: not first.core.withheld)
+    write(cluster)
+    sound(cluster)
+
+
+@pytest.mark.parametrize("unreached", [set(), {(CHANGES, SICK)}, {(CHANGES, SICK), (POSITIONS, SICK)}], ids=len)
+@pytest.mark.parametrize("silent", [True, False])
+def test_the_coordinator_of_its_producer_may_be_away_with_it(
+    cluster_of: Clusters, silent: bool, unreached: set[tuple[str, int]]
+) -> None:
+    """Or it alone; before a transaction ends, or after it has ended and nobody was told. The spare producer goes on."""
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    write(cluster)
+    until(cluster, lambda: unwritten(node, SICK) == unwritten(node, 1 - SICK) == 0)
+    mine = node.config.topics.transactional_id_node("n0")
+    if silent:
+        cluster.kafka.silent.add(mine)
+        well = {s.number for s in node.core.primaries() if s.partition != SICK}
+        assert cluster.put(next(key for key in KEYS if segment_of(key, SEGMENTS) in well), b"last")
+        until(cluster, lambda: mine not in cluster.kafka.silent)
+    cluster.kafka.uncoordinated.add(mine)
+    node.port.way.unreached = unreached
+    cluster.run(60.0)  # what it has left open ends with its time
+    assert node.connector._shell.clients.session.spare
+    if unreached:
+        goes_on(cluster)
+    node.port.way.unreached = set()
+    write(cluster)
+    until(cluster, lambda: unwritten(node, SICK) == unwritten(node, 1 - SICK) == 0)
+    assert not node.core.withheld
+    cluster.kafka.uncoordinated.clear()
+    sound(cluster)
 
 
 @pytest.mark.parametrize("pause", [True, False])

@@ -15,6 +15,7 @@ from tests.connector.cache import run
 RECORD = OutRecord("t", 0, b"k", b"v", [])
 HELD_UP = WriteFailed(Cause.LOST, "the last transaction does not end", held_up=True)
 AWAY = WriteFailed(Cause.LOST, "no answer")
+UNCOORDINATED = WriteFailed(Cause.LOST, "no answer of its coordinator", uncoordinated=True)
 
 
 class Session:
@@ -70,6 +71,10 @@ async def nothing_hidden(places: Sequence[tuple[str, int]]) -> set[int]:
     return set()
 
 
+async def everything_hidden(places: Sequence[tuple[str, int]]) -> set[int]:
+    return {partition for _, partition in places}
+
+
 def made(calls: list[str]) -> tuple[Session, Session, Producers]:
     async def fence(spare: bool, left_open: Sequence[tuple[str, int]]) -> None:
         calls.append(f"{1 + spare} fence {list(left_open)}")
@@ -103,7 +108,8 @@ def test_the_spare_one_goes_on_where_the_other_is_held_up_and_back() -> None:
         await producers.commit([RECORD, RECORD], {0})
         producers.give_up()
         await producers.discard()
-        first.error, second.error = None, HELD_UP
+        first.error, second.error = None, UNCOORDINATED
+        producers.unwritable = frozenset()
         with pytest.raises(WriteFailed):
             await producers.open()
         await producers.open()
@@ -233,12 +239,31 @@ def test_a_producer_that_may_not_write_has_left_nothing_open() -> None:
     async def fence(spare: bool, left_open: Sequence[tuple[str, int]]) -> None:
         raise denials.pop(0)
 
-    producers = Producers(Session("1", []), Session("2", []), fence, nothing_hidden)
+    producers = Producers(Session("1", []), Session("2", []), fence, everything_hidden)
 
     async def work() -> None:
         for left in ({3}, set[int]()):
             assert await producers.end_hanging(True, lambda partition: [("t", partition)], 3)
             assert producers.left_open_on({3}) == left
+
+    run(work(), 20)
+
+
+def test_a_producer_without_coordinator_has_left_nothing_open_where_nothing_is_open() -> None:
+    async def fence(spare: bool, left_open: Sequence[tuple[str, int]]) -> None:
+        raise AWAY
+
+    hidden = {4}
+
+    async def some(places: Sequence[tuple[str, int]]) -> set[int]:
+        return hidden.intersection(partition for _, partition in places)
+
+    producers = Producers(Session("1", []), Session("2", []), fence, some)
+
+    async def work() -> None:
+        for partition, left in ((3, set[int]()), (4, {4})):
+            assert await producers.end_hanging(True, lambda p: [("t", p)], partition)
+            assert producers.left_open_on({partition}) == left
 
     run(work(), 20)
 
@@ -303,7 +328,10 @@ def test_a_fence_that_fails_does_not_end_the_session() -> None:
     async def fence(spare: bool, left_open: Sequence[tuple[str, int]]) -> None:
         raise HELD_UP
 
-    producers = Producers(first, second, fence, nothing_hidden)
+    async def one_hidden(places: Sequence[tuple[str, int]]) -> set[int]:
+        return {partition for _, partition in places if partition == 1}
+
+    producers = Producers(first, second, fence, one_hidden)
 
     async def work() -> None:
         await failing(producers, first, 1)

@@ -365,7 +365,8 @@ def test_the_connector_fails_after_errors_max_retries(memory: Memory, prefix: st
             await found.put(b"a", b"1")
             await found.drained()
             await found.connector._shell.clients.session.discard()  # as after an error of the session
-            memory.kafka.uncoordinated.add(config.topics.transactional_id_node("n1"))
+            topics = config.topics
+            memory.kafka.uncoordinated |= {topics.transactional_id_node("n1"), topics.transactional_id_spare("n1")}
             await found.put(b"a", b"2")
             with pytest.raises(RetriesExhausted, match=r"3 errors in a row, errors\.max\.retries=2 allows no more"):
                 await found.until(lambda: False, 600)

@@ -201,11 +201,11 @@ def test_one_that_stands_aside_is_a_member_and_is_not_elected_for_a_while(kafka:
 
 
 def test_one_that_is_cut_off_knows_it_by_itself(kafka: Kafka, members: list[Member]) -> None:
-    members[0].node.port.connected = False
+    members[0].node.port.way.connected = False
     kafka.engine.run(seconds=2 * SESSION_SECONDS)
     assert not members[0].elected
     assert len(elected(members)) == 1
-    members[0].node.port.connected = True
+    members[0].node.port.way.connected = True
     kafka.engine.run(seconds=2 * SESSION_SECONDS)
     assert len(elected(members)) == 1
 

@@ -135,13 +135,13 @@ def test_one_node_is_cut_off(kafka: Kafka, nodes: list[Node]) -> None:
 
     async def case() -> None:
         session = await node.session()
-        node.port.connected = False
+        node.port.way.connected = False
         commit = asyncio.create_task(session.commit([record(b"1")]))
         with pytest.raises(KafkaUnavailable):
             await node.port.brokers(config()).ends(T, [0])
         assert writing.done()
         assert not commit.done()
-        node.port.connected = True
+        node.port.way.connected = True
         await commit
 
     writing = other.loop.create_task(other.write(b"2"))
@@ -228,14 +228,19 @@ def test_a_coordinator_that_is_away(kafka: Kafka, nodes: list[Node]) -> None:
             await node.port.brokers(config()).fence("n1")
         assert cause_of(failed) is Cause.LOST
         assert asyncio.get_running_loop().time() - before < REQUEST_SECONDS + 1
-        assert not commit.done()
+        with pytest.raises(WriteFailed, match="the coordinator does not answer") as failed:
+            await commit
+        assert asyncio.get_running_loop().time() - before > REQUEST_SECONDS
+        assert not failed.value.uncoordinated  # the next session tells
         await node.port.brokers(config()).ends(T, [0])
+        with pytest.raises(WriteFailed) as failed:
+            await session.open()
+        assert failed.value.uncoordinated
         kafka.uncoordinated.clear()
-        await commit
 
     node.run(case())
     other.run(other.write(b"2"))
-    assert content(kafka) == [b"1", b"2"]
+    assert content(kafka) == [b"2"]
 
 
 # -- answers that are lost --------------------------------------------------------------------------------------------
@@ -898,9 +903,9 @@ def test_a_topic_of_which_nothing_is_heard(kafka: Kafka, node: Node) -> None:
 
     async def case() -> None:
         reader = await node.reader(0)
-        node.port.deaf = {T}
+        node.port.way.deaf = {T}
         assert await reader.read(0.01) == []
-        node.port.deaf = set()
+        node.port.way.deaf = set()
         assert [r.value for r in await reader.read(0.01)] == [b"1"]
 
     node.run(case())
@@ -911,7 +916,7 @@ def test_a_topic_of_which_nothing_is_heard(kafka: Kafka, node: Node) -> None:
 
 def test_a_wall_clock_may_be_wrong(nodes: list[Node]) -> None:
     node, other = nodes
-    node.port.skew = -2.5
+    node.port.way.skew = -2.5
     assert other.port.clock.time_ns() - node.port.clock.time_ns() == 2_500_000_000
     assert other.port.clock.monotonic() == node.port.clock.monotonic()
 

@@ -33,7 +33,7 @@ def test_seeds_hold_where_operations_are_dropped(skips: int, scripts: list[Scrip
         verdict = World(replace(script, settings=script.settings | {"skips": skips})).run()
         assert verdict.violation is None, f"{script.about}: {verdict.violation}"
         counts += verdict.counts
-    assert counts["record SKIPPED"] > 6 * len(scripts)
+    assert counts["record SKIPPED"] > 5 * len(scripts)
     assert counts["takeovers"] > 5 * len(scripts)
     assert plain["record SKIPPED"] == 0
     # What is dropped is not taken for lost: about as many resets as without a transform.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,10 +21,10 @@ from deelog_proof.harness.child import ProcessError, until
 from deelog_proof.harness.cluster import Cluster, Node, is_stopped
 from deelog_proof.harness.drain import unwritten
 from deelog_proof.harness.environment import Environment
+from tests.support.network import Direction, Network
 from tests.system.chaos.disk import Disk
-from tests.system.chaos.network import Direction, Network
 
-KAFKA: Final = "kafka"
+BROKERS: Final = "kafka", "kafka-second"
 OVERLAP: Final = 0.3
 """How often a fault begins while another one lasts."""
 RECOVERY_SECONDS: Final = 120.0
@@ -169,22 +169,19 @@ def _leaderless(scene: FaultContext) -> Callable[[], bool]:
     return look
 
 
-def _apart(both: bool, cut: bool, kafka: bool) -> Begin:
+def _apart(both: bool, cut: bool, brokers: Sequence[str] = ()) -> Begin:
     def begin(scene: FaultContext, fault: Fault, victim: float) -> Heal:
-        nodes = scene.pick(victim, 1 if kafka else 2)
-        names = [node.node_id for node in nodes]
-        fault.nodes = list(names)
-        if kafka:
-            names.append(KAFKA)
-        if len(names) < 2:
-            return lambda: None
-        if victim * 1000 % 1 < 0.5:
-            names.reverse()
-        one, other = names
-        directions: list[Direction] = [(one, other), (other, one)] if both else [(one, other)]
+        fault.nodes = [node.node_id for node in scene.pick(victim, 1 if brokers else 2)]
+        directions: list[Direction] = [(one, other) for one in fault.nodes[:1] for other in brokers or fault.nodes[1:]]
+        back = [(other, one) for one, other in directions]
+        if both:
+            directions += back
+        elif victim * 1000 % 1 < 0.5:
+            directions = back
         fault.notes["held" if not cut else "cut"] = [f"{a} to {b}" for a, b in directions]
         if cut:
-            scene.network.cut(one, other)
+            for one, other in directions:
+                scene.network.cut(one, other)
         else:
             scene.network.hold(directions)
         return lambda: scene.network.heal(directions)
@@ -238,18 +235,20 @@ KINDS: Final[dict[str, Begin]] = {
     "kafka-pause": _pause_broker(second=False),
     "kafka-second-kill": _kill_broker(second=True),
     "kafka-second-pause": _pause_broker(second=True),
-    "part": _apart(both=True, cut=False, kafka=False),
-    "part-one-way": _apart(both=False, cut=False, kafka=False),
-    "part-cut": _apart(both=True, cut=True, kafka=False),
-    "part-kafka": _apart(both=True, cut=False, kafka=True),
-    "part-kafka-one-way": _apart(both=False, cut=False, kafka=True),
-    "part-kafka-cut": _apart(both=True, cut=True, kafka=True),
+    "part": _apart(both=True, cut=False),
+    "part-one-way": _apart(both=False, cut=False),
+    "part-cut": _apart(both=True, cut=True),
+    "part-kafka": _apart(both=True, cut=False, brokers=BROKERS),
+    "part-kafka-one-way": _apart(both=False, cut=False, brokers=BROKERS),
+    "part-kafka-cut": _apart(both=True, cut=True, brokers=BROKERS),
+    "part-kafka-second": _apart(both=True, cut=False, brokers=BROKERS[1:]),
+    "part-kafka-second-cut": _apart(both=True, cut=True, brokers=BROKERS[1:]),
     "diff-kill": _kill_diff,
     "diff-disk-full": _fill_disk,
     "rolling-restart": _rolling,
 }
-"""All kinds. `part-…` are partitions: of two nodes, or of a node and Kafka. `kafka-second-…` take away some of the
-partitions of each topic, and leave a client with a leader that is none any more."""
+"""All kinds. `part-…` are partitions: of two nodes, or of a node and Kafka, or one of its brokers. `kafka-second-…`
+take away some of the partitions of each topic, and leave a client with a leader that is none any more."""
 _DIFF = ("diff-kill", "diff-disk-full")
 _ALONE = ("rolling-restart",)
 """What waits for others to be well cannot overlap with them."""

@@ -25,6 +25,7 @@ from deelog_proof.harness.drain import drain
 from deelog_proof.harness.environment import assembled, directory_of, ticking
 from deelog_schemas.java import find_java
 from deelog_schemas.operation import Entry
+from tests.support.network import INSIDE, OUTSIDE, Network
 from tests.support.two_brokers import broker, coordinate
 from tests.system.chaos import faults
 from tests.system.chaos.checker import (
@@ -39,9 +40,8 @@ from tests.system.chaos.checker import (
 )
 from tests.system.chaos.clients import MAX_ENTRY_BYTES, CarefulClient, Client, StockClient
 from tests.system.chaos.disk import Disk
-from tests.system.chaos.faults import KAFKA, Fault, FaultContext
+from tests.system.chaos.faults import BROKERS, Fault, FaultContext
 from tests.system.chaos.history import Write
-from tests.system.chaos.network import INSIDE, OUTSIDE, Network
 from tests.system.chaos.reader import ChangeFold, State, Topic, fold_diff, parse, read
 
 SEGMENTS: Final = 64
@@ -106,7 +106,7 @@ def _set_up(plan: Plan, show: Display, stack: ExitStack, directory: Path, disk: 
     spark_jars = jars.fetch("spark-kafka")
     names = [f"n{number + 1}" for number in range(plan.nodes)]
     controller, port, second_port, *gates = free_ports(5 + len(names))
-    gated = list(zip((KAFKA, KAFKA, *names), gates, strict=True))
+    gated = list(zip((*BROKERS, *names), gates, strict=True))
     kafka, second = (
         broker(directory / f"kafka{number}", number, own, controller, f"{INSIDE}:{gate}", f"{OUTSIDE}:{gate}")
         for number, own, gate in ((1, port, gates[0]), (2, second_port, gates[1]))
@@ -123,7 +123,7 @@ def _set_up(plan: Plan, show: Display, stack: ExitStack, directory: Path, disk: 
         "cache.max.entries": str(KEYS),
         "max.entry.bytes": str(MAX_ENTRY_BYTES),
     }
-    own = {name: {"cache.peer.listen": f"{INSIDE}:{gate}"} for name, gate in gated if name != KAFKA}
+    own = {name: {"cache.peer.listen": f"{INSIDE}:{gate}"} for name, gate in gated if name in names}
     kept = plan.files is not None
     environment = assembled(show, stack, directory, kept, kafka, spark_jars, names, common, nodes, own)
     environment.most_diff_restarts = _MOST_DIFF_RESTARTS

@@ -18,17 +18,18 @@ from tests.connector.kafka.contract.gate import INSIDE, OUTSIDE, Gate
 from tests.connector.kafka.contract.librdkafka import RealKafka, Stranger
 from tests.connector.kafka.contract.memory import MemoryKafka
 from tests.connector.kafka.contract.world import World
-from tests.support.two_brokers import two_brokers
+from tests.support.two_brokers import Gates, two_brokers
 
 GATED = {"lose_answer", "lose_clients"}
+PAIR = {"lose_broker", "lose_sight"}
 OWN = {"away", "expire", *GATED}
 """What is done only to a broker of this suite's own."""
 
 
 def _librdkafka(request: pytest.FixtureRequest, prefix: str, needed: set[str]) -> World:
-    if "lose_broker" in needed:
+    if needed & PAIR:
         first, second = request.getfixturevalue("pair")
-        return RealKafka(prefix, first, second=second)
+        return RealKafka(prefix, first, second=second, gates=request.getfixturevalue("gates"))
     if needed & OWN:
         return RealKafka(prefix, *request.getfixturevalue("restless"), gated=bool(needed & GATED))
     return RealKafka(prefix, request.getfixturevalue("kafka"))
@@ -64,8 +65,14 @@ def restless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Embedde
 
 
 @pytest.fixture(scope="session")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedKafka, EmbeddedKafka]]:
-    with two_brokers(tmp_path_factory.mktemp("pair")) as both:
+def gates() -> Iterator[Gates]:
+    with Gates().serving() as gates:
+        yield gates
+
+
+@pytest.fixture(scope="session")
+def pair(gates: Gates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedKafka, EmbeddedKafka]]:
+    with two_brokers(tmp_path_factory.mktemp("pair"), gates=gates) as both:
         yield both
 
 

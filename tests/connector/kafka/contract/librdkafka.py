@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ from deelog_connector.kafka_port import REQUEST_SECONDS, KafkaPort
 from tests.connector.kafka.contract.gate import Gate
 from tests.connector.kafka.contract.world import SECONDS, World
 from tests.support.kafka import Broker
+from tests.support.two_brokers import Gates
 from tests.support.waiting import waiting
 
 CASE_SECONDS = 240.0
@@ -37,9 +38,10 @@ class RealKafka(World):
         *,
         gated: bool = False,
         second: EmbeddedKafka | None = None,
+        gates: Gates | None = None,
     ) -> None:
         self._broker, self._gate, self._gated, self._topics = broker, gate, gated, 0
-        self._second = second
+        self._second, self._gates = second, gates
         self._lone: list[str] = []
         super().__init__(prefix)
 
@@ -48,6 +50,8 @@ class RealKafka(World):
 
     @property
     def bootstrap(self) -> str:
+        if self._gates is not None:
+            return self._gates.bootstrap
         return self._gate.bootstrap if self._gate is not None and self._gated else self._broker.bootstrap
 
     @property
@@ -167,11 +171,12 @@ class RealKafka(World):
     async def unclean_election(self, topic: str, partition: int, end: int) -> None:
         raise NotImplementedError
 
-    async def lone_topic(self, replicated: bool = False) -> str:
+    async def lone_topic(self, replicated: bool = False, partition: int = 0) -> str:
         self._topics += 1
         topic, admin = f"{self.prefix}-{self._topics}", self._admin
         place, settings = ([1, 2], {"min.insync.replicas": "2"}) if replicated else ([2], {})
-        new = NewTopic(topic, 1, replica_assignment=[place], config=settings)
+        places = [[1]] * partition + [place]
+        new = NewTopic(topic, len(places), replica_assignment=places, config=settings)
         await asyncio.to_thread(admin.create_topics([new])[topic].result, SECONDS)
         self._lone.append(topic)
         await asyncio.to_thread(self._replicated, True)
@@ -184,7 +189,7 @@ class RealKafka(World):
             try:
                 admin = self._admin  # a new one: one that takes the lost broker for the controller asks nobody else
                 described = admin.describe_topics(TopicCollection(self._lone), request_timeout=SECONDS / 10)
-                found = [future.result().partitions[0] for future in described.values()]
+                found = [future.result().partitions[-1] for future in described.values()]
             except KafkaException:
                 return False
             return {p.leader is not None and len(p.isr) == len(p.replicas) for p in found} <= {wanted}
@@ -204,6 +209,12 @@ class RealKafka(World):
         finally:
             self._second.start()  # in this thread: the kernel ends the broker with it
             await asyncio.to_thread(self._replicated, True)
+
+    @contextmanager
+    def lose_sight(self, held: bool = False) -> Iterator[None]:
+        assert self._gates is not None
+        with self._gates.without_second(held):
+            yield
 
     def run(self, case: Coroutine[Any, Any, None]) -> None:
         asyncio.run(asyncio.wait_for(self.whole(case), CASE_SECONDS))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, ClassVar, cast
 
 from deelog_connector.kafka_port import REQUEST_SECONDS, KafkaPort, OutRecord
@@ -32,13 +32,16 @@ class MemoryKafka(World):
         self._kafka = Kafka(self._engine)
         self._loop = NodeLoop(self._engine, "case")
         self._ports = self._topics = 0
-        self._lone: dict[str, bool] = {}
-        """Lone topics, and whether they are replicated."""
+        self._lone: dict[tuple[str, int], bool] = {}
+        """Lone partitions, and whether they are replicated."""
+        self._made_ports: list[MemoryPort] = []
         super().__init__(prefix)
 
     def another_port(self, seconds: float = REQUEST_SECONDS) -> KafkaPort:
         self._ports += 1
-        return MemoryPort(self._loop, self._kafka, seconds, f"port {self._ports}")
+        port = MemoryPort(self._loop, self._kafka, seconds, f"port {self._ports}")
+        self._made_ports.append(port)
+        return port
 
     @property
     def bootstrap(self) -> str:
@@ -111,9 +114,9 @@ class MemoryKafka(World):
     async def unclean_election(self, topic: str, partition: int, end: int) -> None:
         self._kafka.truncate(topic, partition, self._kafka.logs[topic, partition].end - end)
 
-    async def lone_topic(self, replicated: bool = False) -> str:
-        topic = await self.topic()
-        self._lone[topic] = replicated
+    async def lone_topic(self, replicated: bool = False, partition: int = 0) -> str:
+        topic = await self.topic(partition + 1)
+        self._lone[topic, partition] = replicated
         return topic
 
     def lose_broker(self) -> AbstractAsyncContextManager[None]:
@@ -121,11 +124,19 @@ class MemoryKafka(World):
 
     @asynccontextmanager
     async def _lose_broker(self) -> AsyncIterator[None]:
-        for topic, replicated in self._lone.items():
-            self._kafka.lose(topic, 0, leader=not replicated)
+        for place, replicated in self._lone.items():
+            self._kafka.lose(*place, leader=not replicated)
         yield
-        for topic in self._lone:
-            self._kafka.recover(topic, 0)
+        for place in self._lone:
+            self._kafka.recover(*place)
+
+    @contextmanager
+    def lose_sight(self, held: bool = False) -> Iterator[None]:
+        for port in self._made_ports:
+            port.way.unreached = set(self._lone)
+        yield
+        for port in self._made_ports:
+            port.way.unreached = set()
 
     def run(self, case: Coroutine[Any, Any, None]) -> None:
         try:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from typing import Any, ClassVar, Protocol
 
 from deelog_connector.errors import KafkaUnavailable
@@ -130,12 +130,22 @@ class World(ABC):
         """A replica that has the log up to `end` becomes the leader, in a new leader epoch."""
 
     @abstractmethod
-    async def lone_topic(self, replicated: bool = False) -> str:
-        """A new topic whose one partition is on a broker of its own; or also on one that stays, and needs both."""
+    async def lone_topic(self, replicated: bool = False, partition: int = 0) -> str:
+        """A new topic whose last partition is on a broker of its own; or also on one that stays, and needs both.
+
+        `partition` is the number of that one.
+        """
 
     @abstractmethod
     def lose_broker(self) -> AbstractAsyncContextManager[None]:
         """The broker of lone topics is away within this block, and all others know it."""
+
+    @abstractmethod
+    def lose_sight(self, held: bool = False) -> AbstractContextManager[None]:
+        """The clients of the port do not reach the broker of lone topics within this block; all others do.
+
+        `held`: what they send is not delivered; else they are refused.
+        """
 
     @abstractmethod
     def run(self, case: Coroutine[Any, Any, None]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from deelog_connector.devkafka.ports import free_port
 from deelog_proof.harness.child import until
-from tests.system.chaos.network import INSIDE, OUTSIDE, Network
+from tests.support.network import INSIDE, OUTSIDE, Network
 
 THERE, BACK = ("me", "echo"), ("echo", "me")
 SECONDS = 60.0

@@ -229,7 +229,9 @@ def _socket(local: int, remote: int) -> str | None:
     in which nothing passes any gate. Late gates make clients connect again, and those are still more.
     """
     home = socket.inet_aton(OUTSIDE) + bytes(12)
-    asked = _ASKED.pack(socket.AF_INET, socket.IPPROTO_TCP, 0xFFFFFFFF, _PORTS.pack(local, remote), home, home, _ANY)
+    asked = _ASKED.pack(
+        socket.AF_INET, socket.IPPROTO_TCP, 0xFFFFFFFF, _PORTS.pack(local, remote), home, home, b"\xff" * 8
+    )
     with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as kernel:
         kernel.send(_HEAD.pack(_HEAD.size + len(asked), _BY_FAMILY, _REQUEST) + asked)
         answer = kernel.recv(_CHUNK)
