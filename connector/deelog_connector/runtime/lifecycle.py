@@ -51,7 +51,7 @@ _OF_THE_CACHE: Final = words(
     max.block.ms tracing.headers.enabled metrics.port metrics.host rest.port rest.host.name rest.token
     rest.readonly.token rest.ssl.certificate.location rest.ssl.key.location rest.ssl.ca.location
     redis.url redis.databases redis.username redis.password redis.sentinels redis.sentinel.master
-    redis.sentinel.username redis.sentinel.password redis.reasons
+    redis.sentinel.username redis.sentinel.password redis.writer redis.reasons
     redis.ssl.certificate.location redis.ssl.key.location redis.ssl.ca.location
     """
 )

@@ -41,7 +41,7 @@ class RedisMetrics:
             why = node.sentinels.problem or f"the Sentinels name {node.sentinels.named}"
             return [f"{node.address} says that it is primary: {why}"]
         if outranked:
-            return [f"{node.address} is primary of {outranked} segments that another connector has claimed"]
+            return [f"{node.address}: another connector has claimed {outranked} segments that this one is to write"]
         return []
 
     def figures(self) -> list[MetricFamily]:
@@ -51,7 +51,7 @@ class RedisMetrics:
         rows: tuple[tuple[str, str, str, float], ...] = (
             ("attached", GAUGE, "Whether the server's stream is being read.", node.is_attached),
             ("primary", GAUGE, "Whether the server is primary.", view.is_primary),
-            ("segments", GAUGE, "Segments that the server is primary of.", len(view.writes)),
+            ("segments", GAUGE, "Segments that the connector is to write.", len(view.writes)),
             ("outranked_segments", GAUGE, "Of them those that another connector has claimed.", len(capture.outranked)),
             ("offset", GAUGE, "Up to where the stream was read.", tape.offset),
             ("acknowledged_offset", GAUGE, "Up to where each replica that counts has it.", capture.acked),

@@ -68,6 +68,8 @@ class RedisNode:
         self._segments, self._max_bytes = config["segment.count"], config["max.entry.bytes"]
         self.values = Values(config)
         self._acks_all = config["cache.acks"] == "all"
+        self._always = config["redis.writer"] == "any"
+        """Whether it writes beside a replica, too."""
         port = new_port()
         self.clock = port.clock
         self.member = str(Member.starting(config["node.id"], self.clock.time_ns(), after))
@@ -340,7 +342,7 @@ class RedisNode:
     async def _told_by(self, client: Client, goes_on: bool = True) -> reading.Told:
         """`goes_on`: with the tape that there is."""
         writes = goes_on and self._view is not None and bool(self._view.writes)
-        return await reading.told_by(client, self._segments, self._cluster, self.sentinels, writes)
+        return await reading.told_by(client, self._segments, self._cluster, self.sentinels, writes, self._always)
 
     async def _consult(self) -> None:
         """Asks the Sentinels, if there are any, who is primary."""
@@ -399,6 +401,8 @@ class RedisNode:
         """
         now, outranked, sentinels = self.clock.monotonic(), self.capture.outranked, self.sentinels
         if not outranked or (sentinels is not None and not sentinels.agreeing):
+            return frozenset()
+        if not self.capture.view.is_primary:  # it writes all the same, until somebody else does
             return frozenset()
         if self._claims_at is None:
             heartbeat = self.connector.config["heartbeat.interval.ms"] / 1000

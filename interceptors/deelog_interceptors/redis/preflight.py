@@ -139,6 +139,8 @@ def advice(replication: Mapping[str, str], replicas: Sequence[object]) -> Iterat
             f"  repl-backlog-size is {size >> 10} kB: a connector that is away for as many bytes of changes resets all "
             "segments; set it to 256mb or more"
         )
+    if replication.get("slave_read_only") == "0":
+        yield "  it takes writes of its own, which no stream tells: set replica-read-only yes"
     if replication["role"] == "master" and not replicas:
         yield "  it has no replica: what it loses when it ends is gone from the cache, and a reset says so in Kafka"
     if "min_slaves_good_slaves" in replication:

@@ -249,11 +249,17 @@ def must_fit(address: Address, cluster: bool, segments: int) -> None:
 
 
 async def told_by(
-    client: Client, segments: int, cluster: bool, sentinels: Sentinels | None = None, writes: bool = False
+    client: Client,
+    segments: int,
+    cluster: bool,
+    sentinels: Sentinels | None = None,
+    writes: bool = False,
+    always: bool = False,
 ) -> Told:
     """What the server tells of itself at this moment. Raises `LinkLost`, `LinkError`.
 
-    `writes`: whether its changes are written now, which without a majority of Sentinels goes on.
+    `writes`: whether its changes are written now, which without a majority of Sentinels goes on; `always`: they are to
+    be, though it be a replica.
     """
     commands: list[Sequence[bytes]] = [(b"ROLE",), (b"INFO", b"server")]
     if cluster:
@@ -267,7 +273,7 @@ async def told_by(
         if cluster:
             view = of_cluster(nodes[0])
         elif sentinels is None:
-            view = alone(is_primary(role), segments)
+            view = alone(is_primary(role), segments, always)
         else:
             view = of_sentinels(is_primary(role), sentinels.names(fields(info)["run_id"], writes), segments)
     except (ValueError, IndexError) as error:

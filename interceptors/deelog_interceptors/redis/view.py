@@ -18,7 +18,7 @@ class View:
 
     is_primary: bool
     writes: frozenset[int]
-    """What the server is primary of."""
+    """What the connector beside it is to write: what the server is primary of, as a rule."""
     follows: frozenset[int] = frozenset()
     """What its primary is primary of."""
     moving: frozenset[int] = frozenset()
@@ -27,10 +27,10 @@ class View:
     """How late the ownership is: a cluster's config epoch, which grows with each slot that comes and each failover."""
 
 
-def alone(primary: bool, segments: int) -> View:
-    """The view of a server that is not in a cluster."""
+def alone(primary: bool, segments: int, always: bool = False) -> View:
+    """The view of a server that is not in a cluster; `always`: its connector writes though it be a replica."""
     everything, none = frozenset(range(segments)), frozenset[int]()
-    return View(primary, everything, none) if primary else View(primary, none, everything)
+    return View(primary, everything, none) if primary or always else View(primary, none, everything)
 
 
 def of_sentinels(primary: bool, named: bool, segments: int) -> View:

@@ -172,6 +172,7 @@ def _redis(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[Field
     yield from _needed(given, ("redis.username", "redis.password"), (key, certificate))
     yield from _sentinels(known, given)
     yield from _databases(known, given)
+    yield from _writer(known, given)
     if not known.get("redis.url", "").startswith("rediss:"):
         for one in (certificate, key, authority):
             if one in given:
@@ -207,6 +208,20 @@ def _databases(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[F
         problems.append("holds the names of the caches: remove cache.name, or name one of these to capture it alone")
     for problem in problems:
         yield FieldError("redis.databases", problem, _shown("redis.databases", known, given))
+
+
+def _writer(known: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[FieldError]:
+    if known.get("redis.writer") != "any":
+        return
+    for name, refused, problem in (
+        ("cache.acks", "all", "a replica does not know what the others have, as redis.writer=any needs it: set 1"),
+        ("redis.reasons", "notifications", "a replica does not tell why keys go, and redis.writer is any: set none"),
+    ):
+        if known.get(name) == refused:
+            yield FieldError(name, problem, _shown(name, known, given))
+    if "redis.sentinels" in given or known.get("segment.count") == SLOTS:
+        problem = "where servers elect a primary, its connector writes: run one beside each, and set primary"
+        yield FieldError("redis.writer", problem, _shown("redis.writer", known, given))
 
 
 def is_loopback(host: str) -> bool:

@@ -256,6 +256,9 @@ group("redis", "Redis and Valkey",
     Field("redis.sentinel.username", STRING, None,
         doc="As whom the Sentinels are asked; without it the default user."),
     Field("redis.sentinel.password", PASSWORD, None, doc="The password of that user, if it has one."),
+    Field("redis.writer", ENUM, "primary", allowed=("primary", "any"),
+        doc="Beside which server a connector writes: beside the one that is primary, or, with `any`, beside a replica, "
+            "too, where none can run beside the primary. Not with Sentinels or a cluster, and `cache.acks` is 1 then."),
     Field("redis.reasons", ENUM, "none", allowed=("none", "notifications"),
         doc="Whether `source.reason` tells apart keys that expired, were evicted, or were removed: with "
             "`notifications` the server says so, with `none` all are `remove`."),

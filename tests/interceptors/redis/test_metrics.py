@@ -88,7 +88,7 @@ def test_a_connector_tells_what_it_reads(live: LiveMemory, tmp_path: Path) -> No
             assert await reasons(port) == []
             node.capture.outranked.add(3)
             assert await reasons(port) == [
-                f"127.0.0.1:{server.port} is primary of 1 segments that another connector has claimed"
+                f"127.0.0.1:{server.port}: another connector has claimed 1 segments that this one is to write"
             ]
             node.capture.outranked.clear()
             server.process.kill()

@@ -361,6 +361,62 @@ def test_a_failover_that_loses_writes(live: LiveMemory, tmp_path: Path, acks: st
     run(live, work)
 
 
+ANY = {"redis_writer": "any", "cache_acks": "1", "heartbeat_interval_ms": "500"}
+
+
+def test_beside_replicas_alone(live: LiveMemory, tmp_path: Path) -> None:
+    """Of two such connectors the one that was started last writes. A failover goes back behind what it has written."""
+
+    async def work() -> None:
+        with (
+            running("valkey", tmp_path / "a") as first,
+            running("valkey", tmp_path / "b") as second,
+            running("valkey", tmp_path / "c") as third,
+        ):
+            async with Way().to(first) as way:
+                second.ask("REPLICAOF", "127.0.0.1", str(first.port))
+                third.ask("REPLICAOF", "127.0.0.1", str(way.port))
+                info = second.client.info, third.client.info
+                await awaiting(lambda: {one("replication")["master_link_status"] for one in info} == {"up"}, 20, "both")
+                load(first, 1)
+                node = await started(live, second, **ANY)
+                load(first, 2)
+                await caught_up(live, first)
+                await node.abort()
+                load(first, 3, 50)
+                node = await started(live, second, **ANY)
+                topic = await caught_up(live, first)
+                assert topic.resets.total() == 8, topic.resets
+                other = await started(live, third, node_id="redis-2", **ANY)
+                await awaiting(lambda: len(node.capture.outranked) == 8, 20, "the other to write")
+                load(first, 4, 50)
+                await asyncio.sleep(2)  # for more than the heartbeat and a second
+                assert not other.capture.outranked
+                assert len(node.metrics.problems()) == 1
+                await caught_up(live, first)
+                await other.stop()
+                await node.stop()
+
+                node = await started(live, second, **ANY)
+                await caught_up(live, first)
+                way.shut = True
+                load(first, 5, 50)
+                await caught_up(live, first)
+                first.process.kill()
+                third.ask("REPLICAOF", "NO", "ONE")
+                second.ask("REPLICAOF", "127.0.0.1", str(third.port))
+                load(third, 6, 50)
+                topic = await caught_up(live, third)
+                assert not topic.repeats
+                second.ask("REPLICAOF", "NO", "ONE")
+                load(second, 7, 50)
+                topic = await caught_up(live, second)
+                assert not topic.repeats
+                await node.stop()
+
+    run(live, work)
+
+
 def test_a_server_that_comes_back_empty(live: LiveMemory, server: Server) -> None:
     async def work() -> None:
         load(server, 1)

@@ -75,6 +75,9 @@ def test_a_primary_and_its_replica(tmp_path: Path) -> None:
             assert line.endswith(", alone, primary, replicas: 1")
             (line,) = preflight.lines(config_of(replica.port))
             assert line.endswith(", alone, replica")
+            replica.ask("CONFIG", "SET", "replica-read-only", "no")
+            _, advice = preflight.lines(config_of(replica.port))
+            assert "it takes writes of its own" in advice
             primary.ask("CONFIG", "SET", "min-replicas-to-write", "1")
             _, advice = preflight.lines(config_of(primary.port))
             assert "min-replicas-to-write is set" in advice

@@ -18,6 +18,8 @@ def test_a_server_that_is_alone() -> None:
     everything = frozenset(range(3))
     assert alone(True, 3) == View(True, everything, frozenset())
     assert alone(False, 3) == View(False, frozenset(), everything)
+    assert alone(False, 3, always=True) == View(False, everything, frozenset())
+    assert alone(True, 3, always=True) == View(True, everything, frozenset())
 
 
 def test_a_server_that_sentinels_watch() -> None:

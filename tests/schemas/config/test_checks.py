@@ -23,6 +23,7 @@ HALF = {"before.image": "full", "max.entry.bytes": 490_000}
 REDIS = {"connector.class": "deelog.RedisConnector", "cache.value.format": "json"}
 
 WATCHED = {**REDIS, "redis.sentinels": "s:1,t:2", "redis.sentinel.master": "mymaster"}
+ANY = {**REDIS, "redis.writer": "any", "cache.acks": "1"}
 TLS = {**REDIS, "redis.url": "rediss://h"}
 OWN = "redis.ssl.certificate.location"
 
@@ -42,6 +43,10 @@ BETWEEN: list[tuple[dict[str, Any], str, str]] = [
     (REDIS | {"skip.messages.without.change": True}, "skip.messages.without.change", "what was before is not known"),
     (REDIS | {"cache.acks": "0"}, "cache.acks", "a server answers before its replicas have a change: set 1 or all"),
     (REDIS | {"cache.value.format": "string"}, "cache.value.format", "entries of Redis have a type and are JSON"),
+    (REDIS | {"redis.writer": "any"}, "cache.acks", "a replica does not know what the others have"),
+    (ANY | {"redis.reasons": "notifications"}, "redis.reasons", "a replica does not tell why keys go"),
+    (ANY | {"segment.count": 16384}, "redis.writer", "where servers elect a primary, its connector writes"),
+    (ANY | WATCHED, "redis.writer", "where servers elect a primary, its connector writes"),
     ({"errors.tolerance": "all"}, LETTERS, "required, since errors.tolerance is all: name"),
     (
         {"event.processing.failure.handling.mode": "dead-letter"},
@@ -204,6 +209,7 @@ def test_checks_between_fields_wait_until_references_are_resolved(monkeypatch: p
 def test_what_goes_with_a_stream() -> None:
     assert parse(GOOD | REDIS)
     assert parse(GOOD | REDIS | {"cache.acks": "1"})
+    assert parse(GOOD | ANY)
     assert parse(GOOD | {"cache.acks": "0", "cache.value.format": "string"})
 
 
