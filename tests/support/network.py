@@ -111,20 +111,23 @@ class Network:
             self._cut.discard(direction)
 
     async def _end(self) -> None:
-        for server in self._gates.values():
-            for listener in server.sockets:
-                self._loop.remove_reader(listener.fileno())
-        # What was accepted before a server closes and gets its transport after it stays open (CPython's issue 109564).
-        await asyncio.sleep(0)
-        for server in self._gates.values():
-            server.close()
-        self._gates.clear()
+        while self._gates:
+            await self._close(self._gates.popitem()[1])
         # Those of asyncio, which are about to accept somebody, come to their end. One that ends may have begun another.
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in tasks & self._tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(0)  # in which aborted connections are closed
+
+    async def _close(self, gate: asyncio.Server) -> None:
+        """What was accepted before a server closes and gets its transport after it stays open (CPython 109564)."""
+        for listener in gate.sockets:
+            self._loop.remove_reader(listener.fileno())
+        try:
+            await asyncio.sleep(0)
+        finally:
+            gate.close()
 
     def _way(self, direction: Direction) -> asyncio.Event:
         if direction not in self._open:
@@ -161,9 +164,9 @@ class Network:
     async def _ended(self, name: str, port: int) -> None:
         """A connection ended: where nobody listens any more, the gate closes until somebody does."""
         if port in self._gates and not await _listens(port):
-            server = self._gates.pop(port, None)
-            if server is not None:  # several connections end at once
-                server.close()
+            gate = self._gates.pop(port, None)
+            if gate is not None:  # several connections end at once
+                await self._close(gate)
                 self._watch(name, port)
 
     async def _dialled(self, name: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -199,3 +201,30 @@ def test_where_nobody_listens_the_gate_refuses_until_somebody_does(network: Netw
             assert answers(connection, b"two")
     finally:
         second.close()
+
+
+def test_who_dials_while_a_gate_closes_leaves_nothing_open(network: Network, port: int) -> None:
+    """What is left open warns when it is collected, in whatever test runs then."""
+    over, threads = threading.Event(), list[threading.Thread]()
+
+    def dial() -> None:
+        while not over.is_set():
+            with suppress(OSError), socket.create_connection((OUTSIDE, port), 10) as connection:
+                connection.settimeout(10)
+                connection.sendall(b"x")
+                connection.recv(1)
+
+    for _ in range(8):
+        threads.append(threading.Thread(target=dial))
+        threads[-1].start()
+    try:
+        for _ in range(30):
+            echo, so_far = Echo(port), network.connections
+            until(lambda so_far=so_far: network.connections > so_far + 8, SECONDS, "connections")  # type: ignore[misc]
+            echo.close()
+            until(lambda: not network._gates, SECONDS, "the gate to close")
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(SECONDS)
+    gc.collect()
