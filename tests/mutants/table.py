@@ -1650,6 +1650,14 @@ SHELL: Final = (
         because="the simulation has no client library",
     ),
     Mutant(
+        "reader-that-tells-no-ends",
+        "",
+        "a consumer that asks with a leader's epoch that is over, again and again, stands for ever, and nobody is told",
+        (Edit(KAFKA_READER, "            if self._untold == self._next and", "            if False and"),),
+        detector="pytest tests/connector/kafka/test_reader.py -k never_tells_the_ends",
+        because="the simulation has no client library",
+    ),
+    Mutant(
         "error-of-the-binding",
         "",
         "a node ends that is fenced while the client reports records which were not delivered",

@@ -18,7 +18,7 @@ from confluent_kafka import (
 )
 
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
-from deelog_connector.kafka.client import LOOK_SECONDS, common_settings, failure, hear, opened
+from deelog_connector.kafka.client import LOOK_SECONDS, brokers_answer, common_settings, failure, hear, opened
 from deelog_connector.kafka.threads import Run
 from deelog_connector.kafka_port import MAX_READ, InRecord, PartitionEnd
 from deelog_schemas.config import Config, ConfigError
@@ -70,6 +70,8 @@ class Reader:
         """By partition: the end that the client has last told. Markers of transactions count in it."""
         self._behind: dict[int, int] = {}
         """By partition: the offset reached at the last look, where there was more."""
+        self._untold: dict[int, int] | None = None
+        """What was read next at the last look, where the client did not tell the ends."""
         self._drained = False
         """Whether all that the client had fetched was read since the last look."""
         self._patience, self._look_at = STALL_SECONDS, 0.0
@@ -106,6 +108,7 @@ class Reader:
     def _assign(self, offsets: Mapping[int, int]) -> None:
         self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in offsets.items()])
         self._reached, self._behind, self._look_at = {}, {}, time.monotonic() + self._patience
+        self._untold = None
 
     def _bounds(self, partitions: Iterable[int], until: float) -> tuple[dict[int, int], dict[int, int]]:
         """Where each of these partitions begins and ends."""
@@ -162,11 +165,23 @@ class Reader:
         return records
 
     def _look(self) -> None:
-        """Takes a new consumer where a partition has not moved since the last look, and there was more."""
-        behind = self._places_behind()
-        lost = [p for p, offset in behind.items() if self._drained and self._behind.get(p) == offset]
-        if lost:
-            log.warning("%s: the client reads no further in partitions %s: a new one goes on", self._topic, lost)
+        """Takes a new consumer where a partition has not moved since the last look, and there was more.
+
+        Or where it has twice not told whether there is more, none has moved, and brokers answer others.
+        """
+        problem = ""
+        try:
+            behind = self._places_behind()
+            lost = [p for p, offset in behind.items() if self._drained and self._behind.get(p) == offset]
+            problem = f"reads no further in partitions {lost}" if lost else ""
+            self._untold = None
+        except KafkaException as error:  # where the user is refused, `read` reports it
+            behind = {}
+            if self._untold == self._next and not missing_acl(error.args[0], "consumer"):
+                problem = f"does not tell the ends ({error.args[0].str()})" if brokers_answer(self._config) else ""
+            self._untold = dict(self._next)
+        if problem:
+            log.warning("%s: the client %s: a new one goes on", self._topic, problem)
             try:
                 client = opened(Consumer, "consumer", consumer_settings(self._config))
             except (ConfigError, KafkaUnusable) as error:  # a file of secrets or certificates is being written
@@ -178,16 +193,13 @@ class Reader:
             self._patience = min(2 * self._patience, MAX_STALL_SECONDS)  # it may be the brokers that are slow
             self._assign(self._next)
             return
-        if not behind:
+        if not behind and self._untold is None:
             self._patience = STALL_SECONDS
         self._behind, self._drained, self._look_at = behind, False, time.monotonic() + self._patience
 
     def _places_behind(self) -> dict[int, int]:
-        """By partition that has more to read: the offset reached. Empty where brokers do not answer, or refuse."""
-        try:
-            ends = self._offsets(self._next, OFFSET_END)
-        except KafkaException:  # `read` reports it where it must
-            return {}
+        """By partition that has more to read: the offset reached. Raises `KafkaException`."""
+        ends = self._offsets(self._next, OFFSET_END)
         reached = {p: max(following, self._reached.get(p, 0)) for p, following in self._next.items()}
         return {p: offset for p, offset in reached.items() if ends[p] > offset}
 

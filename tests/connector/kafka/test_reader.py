@@ -70,8 +70,11 @@ class Consumer:
         self.now = 100.0
         self.rests: list[float] = []
         self.refuses: list[Exception] = []
+        self.answers = True
+        """Whether brokers answer others."""
         self.connections = Connections("consumer", {})
         monkeypatch.setattr(module, "opened", self._opened)
+        monkeypatch.setattr(module, "brokers_answer", lambda config: self.answers)
         monkeypatch.setattr(module, "hear", lambda consumer, connections: None)
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=self._monotonic, sleep=self.rests.append))
 
@@ -359,6 +362,34 @@ def test_where_no_new_consumer_can_be_made_the_old_one_stays_until_the_next_look
     assert consumer.closed == 0
     looks(consumer, reader, 100)
     assert consumer.closed == 1
+
+
+def test_a_client_that_never_tells_the_ends_is_replaced_where_brokers_answer_others(consumer: Consumer) -> None:
+    """After a broker's restart one may ask with a leader's epoch that is over, again and again."""
+    reader = sought(p0=5)
+    consumer.fails = repeat(KafkaError(KafkaError.UNKNOWN_LEADER_EPOCH))
+    looks(consumer, reader, 100)
+    assert consumer.closed == 0
+    looks(consumer, reader, 100, batch=lambda: [Message(0, 5)])
+    assert consumer.closed == 0, "it reads on"
+    consumer.answers = False
+    looks(consumer, reader, 100, 100)
+    assert consumer.closed == 0, "the brokers are away"
+    consumer.answers = True
+    looks(consumer, reader, 100)
+    assert consumer.closed == 1
+    assert [(where.partition, where.offset) for where in consumer.assigned[1]] == [(0, 6)]
+    looks(consumer, reader, 100, 100, 100)
+    assert consumer.closed == 1, "it has twice the time"
+    looks(consumer, reader, 100)
+    assert consumer.closed == 2
+
+
+def test_where_the_user_is_refused_the_client_stays(consumer: Consumer) -> None:
+    reader = sought(p0=5)
+    consumer.fails = repeat(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    looks(consumer, reader, *[100] * 5)
+    assert consumer.closed == 0
 
 
 def test_a_seek_that_failed_leaves_the_reader_where_it_was(consumer: Consumer) -> None:
