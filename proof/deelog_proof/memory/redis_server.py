@@ -1,0 +1,448 @@
+"""A Redis server in memory, which clients, replicas and connectors reach by TCP as they do a real one.
+
+It has the commands of `redis_keyspace.py`, and of replication: a stream with an id and offsets, a backlog, PSYNC from
+primaries and replicas, promotion, and a snapshot where a stream does not go on. What it has in common with real servers
+`tests/proof/memory/test_redis_server.py` runs on both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+import hiredis
+
+from deelog_proof.memory.redis_keyspace import OK, WRITES, Keyspace, Refused, Reply, Status, Words
+
+NO_ID: Final = "0" * 40
+_ACK_SECONDS: Final = 1.0
+_RETRY_SECONDS: Final = 0.1
+_PING_SECONDS: Final = 10.0
+_EXPIRE_SECONDS: Final = 0.1
+_PIECE: Final = 1 << 16
+_NOTHING: Final = object()
+"""Where no reply is sent."""
+
+
+class Connection:
+    """Of a client, a replica or a connector."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self.writer = writer
+        self.database = 0
+        self.queued: list[Words] | None = None
+        """Within MULTI."""
+        self.port = 0
+        """Where a replica listens; a connector does not."""
+        self.keyless = False
+        """Whether a snapshot is wanted without keys."""
+        self.acked = 0
+        self.held: bytearray | None = None
+        """What it is not sent yet: behind a snapshot nothing is, until it has acknowledged something."""
+
+    def send(self, data: bytes) -> None:
+        """Of the stream."""
+        if self.held is not None:
+            self.held += data
+        else:
+            self.writer.write(data)
+
+    def acknowledged(self, offset: int) -> None:
+        """It has the stream up to there."""
+        self.acked = max(self.acked, offset)
+        held, self.held = self.held, None
+        if held:
+            self.writer.write(bytes(held))
+
+
+@dataclass
+class Stream:
+    """What a server sends to its replicas: up to `offset`, the last bytes of it in `backlog` behind `begin`."""
+
+    id: str
+    id_before: str = NO_ID
+    fork: int = -1
+    """The first offset that is not the id's before."""
+    offset: int = 0
+    backlog: bytearray | None = None
+    begin: int = 0
+
+    def add(self, data: bytes, most: int) -> None:
+        """Further bytes; at most so many are kept. Without a backlog nothing is counted but the command."""
+        if self.backlog is None:
+            self.offset += 1
+            return
+        self.offset += len(data)
+        self.backlog += data
+        self.trim(most)
+
+    def trim(self, most: int) -> None:
+        """Keeps at most so many bytes."""
+        if self.backlog is not None and len(self.backlog) > most:
+            gone = len(self.backlog) - most
+            del self.backlog[:gone]
+            self.begin += gone
+
+    def has(self, id_: str, wanted: int) -> bool:
+        """Whether it goes on for who has that id and wants the byte at that offset next."""
+        known = id_ == self.id or (id_ == self.id_before and wanted <= self.fork)
+        return known and self.backlog is not None and self.begin < wanted <= self.offset + 1
+
+    def renamed(self, id_: str) -> None:
+        """Goes on with another id."""
+        self.id_before, self.fork, self.id = self.id, self.offset + 1, id_
+
+
+class RedisServer:
+    """One server. `await start()` on its own loop; `wall_ms` is its clock, and `chance` draws ids."""
+
+    def __init__(self, port: int, chance: Random, wall_ms: Callable[[], int], most_backlog: int = 1 << 20) -> None:
+        self.port, self.most_backlog = port, most_backlog
+        self._chance, self._wall_ms = chance, wall_ms
+        self.keyspace = Keyspace(self._stream_command)
+        self.run_id = self._drawn()
+        self.stream = Stream(self._drawn())
+        self.primary: tuple[str, int] | None = None
+        self.is_linked = False
+        """Whether it has its primary's stream."""
+        self.loading = False
+        self._selected = -1
+        """The database of the last command of the stream."""
+        self._pending: list[tuple[int, Words]] = []
+        self._links: dict[Connection, None] = {}
+        self._connections: dict[Connection, None] = {}
+        self._upstream: asyncio.StreamWriter | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _drawn(self) -> str:
+        return f"{self._chance.getrandbits(160):040x}"
+
+    async def start(self) -> None:
+        """Listens."""
+        await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._tasks.append(asyncio.ensure_future(self._tick()))
+
+    async def _tick(self) -> None:
+        """What a server does by itself."""
+        pinged = 0.0
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_EXPIRE_SECONDS)
+            if self.primary is None:
+                self.keyspace.expire(self._wall_ms())
+                self._propagate()
+                if loop.time() - pinged >= _PING_SECONDS:
+                    pinged = loop.time()
+                    self._feed((b"PING",))
+
+    # -- what is asked ------------------------------------------------------------------------------------------------
+
+    def execute(self, *words: bytes, database: int = 0) -> Reply:
+        """Carries out a client's command. Raises `Refused`."""
+        try:
+            return self._run(database, words)
+        finally:
+            self._propagate()
+
+    def _run(self, database: int, words: Words) -> Reply:
+        if self.loading:
+            raise Refused("LOADING Redis is loading the dataset in memory")
+        if self.primary is not None and words[0].upper() in WRITES:
+            raise Refused("READONLY You can't write against a read only replica.")
+        return self.keyspace.run(database, words, self._wall_ms())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection, parser = Connection(writer), hiredis.Reader()
+        self._connections[connection] = None
+        try:
+            while data := await reader.read(_PIECE):
+                parser.feed(data)
+                while (words := parser.gets()) is not False:
+                    self._answer(connection, words)
+                await writer.drain()
+        except OSError:
+            pass  # the other side has ended it
+        finally:
+            self._connections.pop(connection, None)
+            self._links.pop(connection, None)
+            writer.transport.abort()
+
+    def _answer(self, connection: Connection, words: Words) -> None:
+        name = words[0].upper()
+        try:
+            if connection.queued is not None and name != b"EXEC":
+                connection.queued.append(words)
+                reply: Reply = Status("QUEUED")
+            elif name == b"PSYNC":
+                self._psync(connection, words[1].decode(), int(words[2]))
+                reply = _NOTHING
+            elif name == b"REPLCONF":
+                reply = self._replconf(connection, words)
+            elif name == b"EXEC":
+                queued, connection.queued = connection.queued or [], None
+                reply = [self._replied(connection, each) for each in queued]
+            else:
+                reply = self._reply(connection, words)
+        except Refused as error:
+            reply = error
+        self._propagate()
+        if reply is not _NOTHING:
+            connection.writer.write(encoded(reply))
+
+    def _replied(self, connection: Connection, words: Words) -> Reply:
+        try:
+            return self._reply(connection, words)
+        except Refused as error:
+            return error
+
+    def _reply(self, connection: Connection, words: Words) -> Reply:
+        match words[0].upper():
+            case b"PING":
+                return Status("PONG")
+            case b"SELECT":
+                connection.database = int(words[1])
+                return OK
+            case b"MULTI":
+                connection.queued = []
+                return OK
+            case b"ROLE":
+                return self._role()
+            case b"INFO":
+                return self._info(words[1].decode())
+        return self._run(connection.database, words)
+
+    def _role(self) -> Reply:
+        if self.primary is None:
+            replicas = [[b"127.0.0.1", b"%d" % link.port, b"%d" % link.acked] for link in self._links]
+            return [b"master", self.stream.offset, replicas]
+        host, port = self.primary
+        state = b"connected" if self.is_linked else b"connect"
+        return [b"slave", host.encode(), port, state, self.stream.offset if self.is_linked else -1]
+
+    def _info(self, section: str) -> bytes:
+        stream = self.stream
+        lines: dict[str, object] = {}
+        match section:
+            case "replication":
+                backlog = stream.backlog
+                lines = {
+                    "role": "master" if self.primary is None else "slave",
+                    "master_link_status": "up" if self.is_linked else "down",
+                    "master_replid": stream.id,
+                    "master_replid2": stream.id_before,
+                    "master_repl_offset": stream.offset,
+                    "second_repl_offset": stream.fork,
+                    "repl_backlog_active": int(backlog is not None),
+                    "repl_backlog_size": self.most_backlog,
+                    "repl_backlog_first_byte_offset": 0 if backlog is None else stream.begin + 1,
+                    "repl_backlog_histlen": 0 if backlog is None else len(backlog),
+                }
+            case "server":
+                lines = {"redis_version": "7.2.0", "run_id": self.run_id}
+            case "cluster":
+                lines = {"cluster_enabled": 0}
+        return "".join(f"{name}:{value}\r\n" for name, value in lines.items()).encode()
+
+    # -- the stream to replicas ---------------------------------------------------------------------------------------
+
+    def _stream_command(self, database: int, words: Words) -> None:
+        if self.primary is None:
+            self._pending.append((database, words))
+
+    def _propagate(self) -> None:
+        """What one command or transaction has changed, as one."""
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        self._select(pending[0][0])
+        if len(pending) > 1:
+            self._feed((b"MULTI",))
+        for database, words in pending:
+            self._select(database)
+            self._feed(words)
+        if len(pending) > 1:
+            self._feed((b"EXEC",))
+
+    def _select(self, database: int) -> None:
+        if database != self._selected:
+            self._feed((b"SELECT", b"%d" % database))
+            self._selected = database
+
+    def _feed(self, words: Words) -> None:
+        self._pass_on(packed(words))
+
+    def _pass_on(self, data: bytes) -> None:
+        self.stream.add(data, self.most_backlog)
+        for link in self._links:
+            link.send(data)
+
+    def _replconf(self, connection: Connection, words: Words) -> Reply:
+        options = dict(zip((word.lower() for word in words[1::2]), words[2::2], strict=True))
+        if b"ack" in options:
+            connection.acknowledged(int(options[b"ack"]))
+            return _NOTHING  # nobody answers an acknowledgement
+        if b"getack" in options:
+            self._acknowledge()
+            return _NOTHING
+        connection.port = int(options.get(b"listening-port", connection.port))
+        connection.keyless |= b"rdb-filter-only" in options
+        return OK
+
+    def _psync(self, connection: Connection, id_: str, wanted: int) -> None:
+        if self.loading or (self.primary is not None and not self.is_linked):
+            raise Refused("NOMASTERLINK Can't SYNC while not connected with my master")
+        stream, writer = self.stream, connection.writer
+        if stream.has(id_, wanted) and stream.backlog is not None:
+            writer.write(f"+CONTINUE {stream.id}\r\n".encode())
+            writer.write(bytes(stream.backlog[wanted - 1 - stream.begin :]))
+        else:
+            if stream.backlog is None:
+                stream = self.stream = Stream(self._drawn(), offset=stream.offset, backlog=bytearray())
+                stream.begin = stream.offset
+            writer.write(f"+FULLRESYNC {stream.id} {stream.offset}\r\n".encode())
+            snapshot = self._snapshot(connection.keyless)
+            writer.write(b"$%d\r\n" % len(snapshot) + snapshot)
+            connection.held = bytearray()
+            self._selected = -1
+        connection.acked = 0
+        self._links[connection] = None
+
+    def _snapshot(self, keyless: bool) -> bytes:
+        """Its head is as a server writes it; keys are as only this class reads them."""
+        database = b"%d" % max(self._selected, 0)
+        head = b"REDIS0011" + b"".join(b"%c%b" % (len(each), each) for each in (b"repl-stream-db", database))
+        head = b"REDIS0011\xfa" + head[9:]
+        keys = b"" if keyless else pickle.dumps((max(self._selected, 0), self.keyspace.copied()))
+        return head + b"\xff" + keys
+
+    # -- as a replica -------------------------------------------------------------------------------------------------
+
+    def follow(self, host: str, port: int) -> None:
+        """REPLICAOF host port."""
+        self._unlink()
+        self.primary = (host, port)
+        self.keyspace.is_replica = True
+        self._following = asyncio.get_running_loop().create_task(self._follow(host, port))
+
+    def lead(self) -> None:
+        """REPLICAOF NO ONE."""
+        if self.primary is None:
+            return
+        self._unlink()
+        self.primary = None
+        self.keyspace.is_replica = False
+        self.stream.renamed(self._drawn())
+        self._selected = -1
+        self._drop_links()
+
+    def _unlink(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            self._following = None
+        self.is_linked = self.loading = False
+        self._upstream = None
+
+    def _drop_links(self) -> None:
+        """Those who read its stream hear that it has another id when they come again."""
+        for link in list(self._links):
+            link.writer.transport.abort()
+            del self._links[link]
+
+    async def _follow(self, host: str, port: int) -> None:
+        while True:
+            writer: asyncio.StreamWriter | None = None
+            try:
+                reader, writer = await asyncio.open_connection(host, port)
+                await self._linked(reader, writer)
+            except (OSError, EOFError, ValueError):
+                pass  # the primary is away, or not ready
+            finally:
+                self.is_linked = self.loading = False
+                self._upstream = None
+                if writer is not None:
+                    writer.transport.abort()
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _linked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        stream = self.stream
+        for words in ((b"REPLCONF", b"listening-port", b"%d" % self.port), (b"REPLCONF", b"capa", b"psync2")):
+            writer.write(packed(words))
+            await reader.readuntil(b"\r\n")
+        writer.write(packed((b"PSYNC", stream.id.encode(), b"%d" % (stream.offset + 1))))
+        kind, *rest = (await reader.readuntil(b"\r\n")).decode().split()
+        if kind == "+CONTINUE":
+            if rest[0] != stream.id:
+                stream.id_before, stream.fork, stream.id = stream.id, stream.offset + 1, rest[0]
+                self._drop_links()
+        elif kind == "+FULLRESYNC":
+            self.loading = True
+            size = int((await reader.readuntil(b"\r\n"))[1:])
+            data = await reader.readexactly(size)
+            self._selected, self.keyspace.databases = pickle.loads(data[data.index(b"\xff") + 1 :])
+            begin = int(rest[1])
+            self.stream = Stream(rest[0], offset=begin, begin=begin, backlog=bytearray())
+            self._drop_links()
+            self.loading = False
+        else:
+            raise ValueError(kind)
+        self._upstream, self.is_linked = writer, True
+        await asyncio.gather(self._apply_all(reader), self._acknowledge_all())
+
+    async def _acknowledge_all(self) -> None:
+        while True:
+            self._acknowledge()
+            await asyncio.sleep(_ACK_SECONDS)
+
+    def _acknowledge(self) -> None:
+        if self._upstream is not None:
+            self._upstream.write(packed((b"REPLCONF", b"ACK", b"%d" % self.stream.offset)))
+
+    async def _apply_all(self, reader: asyncio.StreamReader) -> None:
+        parser = hiredis.Reader()
+        together: list[Words] = []
+        while data := await reader.read(_PIECE):
+            parser.feed(data)
+            while (words := parser.gets()) is not False:
+                together.append(words)
+                # A transaction is carried out as one.
+                if together[0] != [b"MULTI"] or words == [b"EXEC"]:
+                    self._apply(together)
+                    together = []
+        raise EOFError
+
+    def _apply(self, commands: Iterable[Words]) -> None:
+        for words in commands:
+            name = words[0].upper()
+            if name == b"SELECT":
+                self._selected = int(words[1])
+            elif name == b"REPLCONF":
+                self._acknowledge()
+            elif name not in (b"PING", b"MULTI", b"EXEC"):
+                self.keyspace.run(self._selected, words, 0)
+            self._pass_on(packed(words))
+
+
+def packed(words: Words) -> bytes:
+    """A command as it is sent."""
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(each), each) for each in words)
+
+
+def encoded(reply: Reply) -> bytes:
+    """A reply as it is sent."""
+    match reply:
+        case None:
+            return b"$-1\r\n"
+        case Refused():
+            return f"-{reply}\r\n".encode()
+        case Status():
+            return f"+{reply}\r\n".encode()
+        case int():
+            return b":%d\r\n" % reply
+        case bytes():
+            return b"$%d\r\n%b\r\n" % (len(reply), reply)
+    return b"*%d\r\n" % len(reply) + b"".join(map(encoded, reply))
