@@ -308,7 +308,8 @@ class RedisServer:
             snapshot = self._snapshot(connection.keyless)
             writer.write(b"$%d\r\n" % len(snapshot) + snapshot)
             connection.held = bytearray()
-            self._selected = -1
+            if self.primary is None:  # a replica goes on in the database of its primary's stream
+                self._selected = -1
         connection.acked = 0
         self._links[connection] = None
 

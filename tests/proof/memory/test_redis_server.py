@@ -376,6 +376,10 @@ def test_a_replica_has_what_its_primary_has_and_says_so(world: World) -> None:
         assert found == [b"2", [b"a", b"1"], 99999999999999, b"OK", b"1", b"1"]
         assert role[0] == b"slave"
         assert (role[2], role[3]) == (ports[0], b"connected")
+        await world.link(ports[1])
+        await asked(client, "SET f 1")
+        await eventually(lambda: is_followed(client, replica), "the replica to follow")
+        assert await asked(replica, "SELECT 0", "GET f") == [b"OK", b"1"]
         (refused,) = await asked(replica, "SET a 3")
         assert str(refused).startswith("READONLY")
 
