@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import hiredis
 
 from deelog_interceptors.redis.address import Address
-from deelog_interceptors.redis.link import LinkLost, broken, refusal
+from deelog_interceptors.redis.link import LinkLost, broken, packed, refusal
 
 Reply: TypeAlias = Any
 """Bytes, an integer, None, a list of replies, or a `hiredis.ReplyError`."""
@@ -65,7 +65,7 @@ class Client:
             raise LinkLost(f"there is no connection to {self._address}")
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                self._writer.write(b"".join(map(_packed, commands)))
+                self._writer.write(b"".join(map(packed, commands)))
                 await self._writer.drain()
                 replies: list[Reply] = []
                 while len(replies) < len(commands):
@@ -107,7 +107,3 @@ class Client:
         if self._writer is not None:
             self._writer.transport.abort()
         self._reader = self._writer = None
-
-
-def _packed(command: Sequence[bytes]) -> bytes:
-    return b"*%d\r\n" % len(command) + b"".join([b"$%d\r\n%b\r\n" % (len(each), each) for each in command])

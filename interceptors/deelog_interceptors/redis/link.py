@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
+
+import hiredis
 
 from deelog_interceptors.redis.lineage import Lineage, told
 from deelog_interceptors.redis.snapshot import SnapshotError, stream_database
@@ -82,11 +84,11 @@ class Link:
 
         A server drops a link that says nothing for `repl-timeout`, and sends nothing behind a snapshot before that.
         """
-        self._writer.write(_command("REPLCONF", "ACK", str(offset)))
+        self._writer.write(packed(("REPLCONF", "ACK", str(offset))))
 
     def hurry(self) -> None:
         """Lets a replica tell its primary at once up to where it has the stream; by itself it does so each second."""
-        self._writer.write(_command("REPLCONF", "GETACK", "*"))
+        self._writer.write(packed(("REPLCONF", "GETACK", "*")))
 
     async def close(self) -> None:
         """Ends the link."""
@@ -130,7 +132,7 @@ async def _attached(
     limit: asyncio.Timeout,
 ) -> Link:
     async def ask(*words: str) -> bytes:
-        writer.write(_command(*words))
+        writer.write(packed(words))
         return await _reply(reader, words[0], user, limit)
 
     if password is not None:
@@ -233,9 +235,9 @@ def _refusal(command: str, text: str, user: str) -> DeelogError:
     return LinkError(f"{command} was refused: {text}")
 
 
-def _command(*words: str) -> bytes:
-    encoded = [word.encode() for word in words]
-    return b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(one), one) for one in encoded)
+def packed(words: Sequence[str | bytes]) -> bytes:
+    """A command as it is sent."""
+    return hiredis.pack_command(tuple(words))  # type: ignore[arg-type, no-any-return]  # its stub has tuples of one
 
 
 def fields(info: bytes) -> Mapping[str, str]:
