@@ -25,8 +25,8 @@ class Memory:
 
     bootstrap = "memory:9092"
 
-    def __init__(self) -> None:
-        self.kafka = Kafka(engine := Engine(1))
+    def __init__(self, seed: int = 1) -> None:
+        self.kafka = Kafka(engine := Engine(seed))
         self.loop = NodeLoop(engine, "test")
         self._ports = 0
 

@@ -46,7 +46,7 @@ class Keyspace:
     streamed: Callable[[int, Words], None]
     databases: list[dict[bytes, Entry]] = field(default_factory=lambda: [{} for _ in range(DATABASES)])
     is_replica: bool = False
-    """Then what has expired is hidden, and stays until the primary deletes it."""
+    """Then what has expired is hidden, and stays until the primary deletes it, and nothing is streamed."""
 
     def run(self, database: int, words: Words, now_ms: int) -> Reply:
         """Carries a command out. Raises `Refused`."""
@@ -68,17 +68,6 @@ class Keyspace:
         for number, entries in enumerate(self.databases):
             for key in [key for key, entry in entries.items() if _is_over(entry, now_ms)]:
                 _Call(self, number, (), now_ms).find(key)
-
-    def copied(self) -> list[dict[bytes, Entry]]:
-        """All entries, as they are now."""
-        return [
-            {key: Entry(each.kind, _copy(each.value), each.expires_at) for key, each in entries.items()}
-            for entries in self.databases
-        ]
-
-
-def _copy(value: Any) -> Any:
-    return value if isinstance(value, bytes) else value.copy()
 
 
 def _is_over(entry: Entry, now_ms: int) -> bool:
@@ -111,11 +100,13 @@ class _Call:
         return entry
 
     def stream(self, *words: bytes) -> None:
-        self.keyspace.streamed(self.database, words or self.words)
+        """These words, or the command as it is."""
+        if not self.keyspace.is_replica:
+            self.keyspace.streamed(self.database, words or self.words)
 
-    def changed(self, entry: Entry | None, empty: bool = False) -> None:
-        """Streams the command as it is; `empty`: the entry of its first key has nothing left."""
-        if entry is not None and empty:
+    def taken(self, entry: Entry) -> None:
+        """Streams the command, which has taken something from the entry of its first key: with the last it is gone."""
+        if not entry.value:
             del self.entries[self.words[1]]
         self.stream()
 
@@ -160,6 +151,7 @@ def _set(call: _Call) -> Reply:
 
 
 def _moment(unit: bytes, number: bytes, now_ms: int) -> int:
+    """When that is, in Unix milliseconds; `unit` is an option or a command that is named like one."""
     milliseconds = int(number) * (1 if unit.startswith(b"P") else 1000)
     return milliseconds if unit.endswith(b"AT") else now_ms + milliseconds
 
@@ -183,24 +175,23 @@ def _del(call: _Call) -> Reply:
 def _incr(call: _Call) -> Reply:
     entry = call.made(b"string", b"0")
     entry.value = b"%d" % (int(entry.value) + 1)
-    call.changed(entry)
+    call.stream()
     return int(entry.value)
 
 
 def _append(call: _Call) -> Reply:
     entry = call.made(b"string", b"")
     entry.value += call.words[2]
-    call.changed(entry)
+    call.stream()
     return len(entry.value)
 
 
 def _expire(call: _Call) -> Reply:
-    name, key = call.words[0].upper(), call.words[1]
+    key = call.words[1]
     entry = call.find(key)
     if entry is None:
         return 0
-    unit = (b"P" if name.startswith(b"P") else b"") + (b"EXAT" if name.endswith(b"AT") else b"EX")
-    moment = _moment(unit, call.words[2], call.now_ms)
+    moment = _moment(call.words[0].upper(), call.words[2], call.now_ms)
     if moment <= call.now_ms and not call.keyspace.is_replica:
         del call.entries[key]
         call.stream(b"DEL", key)
@@ -224,16 +215,18 @@ def _hset(call: _Call) -> Reply:
     pairs = dict(zip(call.words[2::2], call.words[3::2], strict=True))
     added = len(pairs.keys() - entry.value.keys())
     entry.value |= pairs
-    call.changed(entry)
+    call.stream()
     return added
 
 
 def _hdel(call: _Call) -> Reply:
     entry = call.find(call.words[1], b"hash")
-    gone = [] if entry is None else [name for name in call.words[2:] if entry.value.pop(name, None) is not None]
-    if gone and entry is not None:
-        call.changed(entry, not entry.value)
-    return len(gone)
+    if entry is None:
+        return 0
+    gone = sum(entry.value.pop(name, None) is not None for name in call.words[2:])
+    if gone:
+        call.taken(entry)
+    return gone
 
 
 def _hgetall(call: _Call) -> Reply:
@@ -244,7 +237,7 @@ def _hgetall(call: _Call) -> Reply:
 def _rpush(call: _Call) -> Reply:
     entry = call.made(b"list", [])
     entry.value += call.words[2:]
-    call.changed(entry)
+    call.stream()
     return len(entry.value)
 
 
@@ -253,7 +246,7 @@ def _lpop(call: _Call) -> Reply:
     if entry is None:
         return None
     value = entry.value.pop(0)
-    call.changed(entry, not entry.value)
+    call.taken(entry)
     return value
 
 
@@ -329,8 +322,17 @@ def _scan(call: _Call) -> Reply:
     return [b"%d" % max(end, 0), [key for number, key in left if end < 0 or number < end]]
 
 
-_COMMANDS: Final[dict[bytes, Callable[[_Call], Reply]]] = {
+_READS: Final[dict[bytes, Callable[[_Call], Reply]]] = {
     b"GET": _get,
+    b"HGETALL": _hgetall,
+    b"LRANGE": _lrange,
+    b"EXISTS": _exists,
+    b"TYPE": _type,
+    b"PEXPIRETIME": _pexpiretime,
+    b"MEMORY": _memory,
+    b"SCAN": _scan,
+}
+WRITES: Final[dict[bytes, Callable[[_Call], Reply]]] = {
     b"SET": _set,
     b"MSET": _mset,
     b"DEL": _del,
@@ -343,27 +345,11 @@ _COMMANDS: Final[dict[bytes, Callable[[_Call], Reply]]] = {
     b"PERSIST": _persist,
     b"HSET": _hset,
     b"HDEL": _hdel,
-    b"HGETALL": _hgetall,
     b"RPUSH": _rpush,
     b"LPOP": _lpop,
-    b"LRANGE": _lrange,
     b"RENAME": _rename,
     b"FLUSHDB": _flush,
     b"FLUSHALL": _flush,
     b"SWAPDB": _swapdb,
-    b"EXISTS": _exists,
-    b"TYPE": _type,
-    b"PEXPIRETIME": _pexpiretime,
-    b"MEMORY": _memory,
-    b"SCAN": _scan,
 }
-WRITES: Final = _COMMANDS.keys() - {
-    b"GET",
-    b"HGETALL",
-    b"LRANGE",
-    b"EXISTS",
-    b"TYPE",
-    b"PEXPIRETIME",
-    b"MEMORY",
-    b"SCAN",
-}
+_COMMANDS: Final = _READS | WRITES

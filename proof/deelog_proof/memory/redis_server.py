@@ -16,6 +16,8 @@ from typing import Final
 
 import hiredis
 
+from deelog_interceptors.grid.resp import replies
+from deelog_interceptors.redis.link import packed
 from deelog_proof.memory.redis_keyspace import OK, WRITES, Keyspace, Refused, Reply, Status, Words
 
 NO_ID: Final = "0" * 40
@@ -98,39 +100,35 @@ class Stream:
 
 
 class RedisServer:
-    """One server. `await start()` on its own loop; `wall_ms` is its clock, and `chance` draws ids."""
+    """One server. `serve()` is a task of its own loop; `wall_ms` is its clock, and `chance` draws ids."""
 
     def __init__(self, port: int, chance: Random, wall_ms: Callable[[], int], most_backlog: int = 1 << 20) -> None:
         self.port, self.most_backlog = port, most_backlog
         self._chance, self._wall_ms = chance, wall_ms
-        self.keyspace = Keyspace(self._stream_command)
+        self._pending: list[tuple[int, Words]] = []
+        self.keyspace = Keyspace(lambda database, words: self._pending.append((database, words)))
         self.run_id = self._drawn()
         self.stream = Stream(self._drawn())
         self.primary: tuple[str, int] | None = None
-        self.is_linked = False
-        """Whether it has its primary's stream."""
         self.loading = False
         self._selected = -1
         """The database of the last command of the stream."""
-        self._pending: list[tuple[int, Words]] = []
         self._links: dict[Connection, None] = {}
-        self._connections: dict[Connection, None] = {}
         self._upstream: asyncio.StreamWriter | None = None
         self._following: asyncio.Task[None] | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether it has its primary's stream."""
+        return self._upstream is not None
 
     def _drawn(self) -> str:
         return f"{self._chance.getrandbits(160):040x}"
 
-    async def start(self) -> None:
-        """Listens."""
+    async def serve(self) -> None:
+        """Listens, and does what a server does by itself, for ever."""
         await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-        self._tasks.append(asyncio.ensure_future(self._tick()))
-
-    async def _tick(self) -> None:
-        """What a server does by itself."""
-        pinged = 0.0
-        loop = asyncio.get_running_loop()
+        loop, pinged, acked = asyncio.get_running_loop(), 0.0, 0.0
         while True:
             await asyncio.sleep(_EXPIRE_SECONDS)
             if self.primary is None:
@@ -139,6 +137,9 @@ class RedisServer:
                 if loop.time() - pinged >= _PING_SECONDS:
                     pinged = loop.time()
                     self._feed((b"PING",))
+            elif loop.time() - acked >= _ACK_SECONDS:
+                acked = loop.time()
+                self._acknowledge()
 
     # -- what is asked ------------------------------------------------------------------------------------------------
 
@@ -158,7 +159,6 @@ class RedisServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection, parser = Connection(writer), hiredis.Reader()
-        self._connections[connection] = None
         try:
             while data := await reader.read(_PIECE):
                 parser.feed(data)
@@ -168,7 +168,6 @@ class RedisServer:
         except OSError:
             pass  # the other side has ended it
         finally:
-            self._connections.pop(connection, None)
             self._links.pop(connection, None)
             writer.transport.abort()
 
@@ -250,10 +249,6 @@ class RedisServer:
 
     # -- the stream to replicas ---------------------------------------------------------------------------------------
 
-    def _stream_command(self, database: int, words: Words) -> None:
-        if self.primary is None:
-            self._pending.append((database, words))
-
     def _propagate(self) -> None:
         """What one command or transaction has changed, as one."""
         pending, self._pending = self._pending, []
@@ -315,11 +310,10 @@ class RedisServer:
 
     def _snapshot(self, keyless: bool) -> bytes:
         """Its head is as a server writes it; keys are as only this class reads them."""
-        database = b"%d" % max(self._selected, 0)
-        head = b"REDIS0011" + b"".join(b"%c%b" % (len(each), each) for each in (b"repl-stream-db", database))
-        head = b"REDIS0011\xfa" + head[9:]
-        keys = b"" if keyless else pickle.dumps((max(self._selected, 0), self.keyspace.copied()))
-        return head + b"\xff" + keys
+        database = max(self._selected, 0)
+        name, value = b"repl-stream-db", b"%d" % database
+        head = b"REDIS0011\xfa%c%b%c%b\xff" % (len(name), name, len(value), value)
+        return head if keyless else head + pickle.dumps((database, self.keyspace.databases))
 
     # -- as a replica -------------------------------------------------------------------------------------------------
 
@@ -345,8 +339,7 @@ class RedisServer:
         if self._following is not None:
             self._following.cancel()
             self._following = None
-        self.is_linked = self.loading = False
-        self._upstream = None
+        self._upstream, self.loading = None, False
 
     def _drop_links(self) -> None:
         """Those who read its stream hear that it has another id when they come again."""
@@ -363,8 +356,7 @@ class RedisServer:
             except (OSError, EOFError, ValueError):
                 pass  # the primary is away, or not ready
             finally:
-                self.is_linked = self.loading = False
-                self._upstream = None
+                self._upstream, self.loading = None, False
                 if writer is not None:
                     writer.transport.abort()
             await asyncio.sleep(_RETRY_SECONDS)
@@ -378,7 +370,7 @@ class RedisServer:
         kind, *rest = (await reader.readuntil(b"\r\n")).decode().split()
         if kind == "+CONTINUE":
             if rest[0] != stream.id:
-                stream.id_before, stream.fork, stream.id = stream.id, stream.offset + 1, rest[0]
+                stream.renamed(rest[0])
                 self._drop_links()
         elif kind == "+FULLRESYNC":
             self.loading = True
@@ -391,13 +383,9 @@ class RedisServer:
             self.loading = False
         else:
             raise ValueError(kind)
-        self._upstream, self.is_linked = writer, True
-        await asyncio.gather(self._apply_all(reader), self._acknowledge_all())
-
-    async def _acknowledge_all(self) -> None:
-        while True:
-            self._acknowledge()
-            await asyncio.sleep(_ACK_SECONDS)
+        self._upstream = writer
+        self._acknowledge()
+        await self._apply_all(reader)
 
     def _acknowledge(self) -> None:
         if self._upstream is not None:
@@ -424,26 +412,21 @@ class RedisServer:
             elif name == b"REPLCONF":
                 self._acknowledge()
             elif name not in (b"PING", b"MULTI", b"EXEC"):
-                self.keyspace.run(self._selected, words, 0)
+                self.keyspace.apply(self._selected, words)
             self._pass_on(packed(words))
-
-
-def packed(words: Words) -> bytes:
-    """A command as it is sent."""
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(each), each) for each in words)
 
 
 def encoded(reply: Reply) -> bytes:
     """A reply as it is sent."""
     match reply:
         case None:
-            return b"$-1\r\n"
+            return replies.NULL2
         case Refused():
-            return f"-{reply}\r\n".encode()
+            return replies.error(str(reply))
         case Status():
-            return f"+{reply}\r\n".encode()
+            return replies.simple(reply)
         case int():
-            return b":%d\r\n" % reply
+            return replies.integer(reply)
         case bytes():
-            return b"$%d\r\n%b\r\n" % (len(reply), reply)
-    return b"*%d\r\n" % len(reply) + b"".join(map(encoded, reply))
+            return replies.bulk(reply)
+    return replies.array(map(encoded, reply))

@@ -9,19 +9,13 @@ from contextlib import suppress
 import pytest
 
 from deelog_interceptors.redis.node import RedisNode
-from deelog_interceptors.redis.values import encode
-from deelog_proof.memory.broker import Kafka
-from deelog_proof.memory.engine import Engine
-from deelog_proof.memory.loop import NodeLoop
-from deelog_proof.memory.network import Network
-from deelog_proof.memory.port import START_NS, MemoryPort
+from deelog_interceptors.redis.values import READS, encode
 from deelog_proof.memory.redis_keyspace import Refused, Words
-from deelog_proof.memory.redis_server import RedisServer
 from deelog_schemas.config import parse
-from deelog_schemas.records import ON_CHANGES, Record, decode
+from tests.interceptors.redis.in_memory import FIRST_PORT, Servers
+from tests.support.memory import Memory
 from tests.support.topics import derived
 
-FIRST_PORT = 7000
 PEACE_SECONDS = 60.0
 FIELDS = {
     "connector.class": "deelog.RedisConnector",
@@ -42,41 +36,25 @@ class World:
     """Servers 1 and 2, the first one primary, and a connector beside each."""
 
     def __init__(self, seed: int, acks: str) -> None:
-        self.engine, self.chance, self._acks = Engine(seed), random.Random(seed), acks
-        self.network, self.kafka = Network(self.engine), Kafka(self.engine)
-        self._loops: list[NodeLoop] = []
-        self.loops: dict[str, NodeLoop] = {}
-        self.servers: dict[int, RedisServer] = {}
+        self.chance, self._acks = random.Random(seed), acks
+        self._memory = Memory(seed)
+        self.engine = self._memory.loop.engine
+        self.servers = Servers(self.engine)
         self.nodes: dict[int, RedisNode] = {}
         self.primary, self.written = 1, 0
         for number in (1, 2):
-            self.serve(number)
+            self.servers.serve(number)
         self.pass_(0.5)
         self.follow(2)
         for number in (1, 2):
             self.capture(number)
         self.pass_(2.0)
 
-    def _loop(self, name: str) -> NodeLoop:
-        loop = self.loops[name] = NodeLoop(self.engine, name, self.network)
-        self._loops.append(loop)
-        return loop
-
-    def serve(self, number: int) -> None:
-        """A server without data."""
-        loop, chance = self._loop(f"r{number}"), self.engine.stream(f"ids of {number}")
-        server = RedisServer(FIRST_PORT + number, chance, lambda: (START_NS + int(self.engine.now * 1e9)) // 1_000_000)
-        self.servers[number] = server
-        loop.within(loop.create_task, server.start())
-
     def capture(self, number: int) -> None:
         """A connector beside a server."""
-        loop = self._loop(f"c{number}")
-        url = f"redis://127.0.0.1:{FIRST_PORT + number}/0"
+        loop, url = self.servers.loop(f"c{number}"), f"redis://127.0.0.1:{FIRST_PORT + number}/0"
         config = parse({**FIELDS, "node.id": f"c{number}", "redis.url": url, "cache.acks": self._acks})
-        life = len(self._loops)
-        node = loop.within(RedisNode, config, lambda: MemoryPort(loop, self.kafka, name=f"c{number} {life}"))
-        self.nodes[number] = node
+        node = self.nodes[number] = loop.within(RedisNode, config, lambda: self._memory.port_on(loop))
 
         async def live() -> None:
             await node.start()
@@ -85,12 +63,12 @@ class World:
         loop.within(loop.create_task, live())
 
     def follow(self, number: int) -> None:
-        self.loops[f"r{number}"].within(self.servers[number].follow, "127.0.0.1", FIRST_PORT + self.primary)
+        self.servers.follow(number, FIRST_PORT + self.primary)
 
     def promote(self) -> int:
         """The other server is primary from now on; which one was."""
         before, self.primary = self.primary, 3 - self.primary
-        self.loops[f"r{self.primary}"].within(self.servers[self.primary].lead)
+        self.servers.lead(self.primary)
         return before
 
     def pass_(self, seconds: float) -> None:
@@ -120,7 +98,8 @@ class World:
             commands += [(b"FLUSHDB",)] if chance.random() < 0.1 else []
             commands += [(b"SWAPDB", b"0", b"1")] if chance.random() < 0.05 else []
             with suppress(Refused):  # RENAME of a key that is not there
-                self.loops[f"r{self.primary}"].within(self.servers[self.primary].execute, *chance.choice(commands))
+                loop, server = self.servers.loops[f"r{self.primary}"], self.servers[self.primary]
+                loop.within(server.execute, *chance.choice(commands))
             self.pass_(pause or chance.choice((0.0, 0.001, 0.02, 0.1)))
 
     def fault(self) -> None:
@@ -130,62 +109,52 @@ class World:
             case "failover":
                 self.follow(self.promote())
             case "kill primary":
-                self.loops[f"r{self.primary}"].kill()
+                self.servers.loops[f"r{self.primary}"].kill()
                 dead = self.promote()
-                self.serve(dead)
+                self.servers.serve(dead)
                 self.follow(dead)
             case "kill connector":
-                self.loops[f"c{number}"].kill()
+                self.servers.loops[f"c{number}"].kill()
                 self.write(chance.randrange(20), 0.01)
                 self.capture(number)
             case "pause connector":
-                self.loops[f"c{number}"].pause()
+                self.servers.loops[f"c{number}"].pause()
                 self.write(chance.randrange(20), 0.05)
-                self.loops[f"c{number}"].resume()
+                self.servers.loops[f"c{number}"].resume()
             case "trim":
                 self.servers[number].stream.trim(30)
             case "cut":
                 pair = chance.choice((("c1", "r1"), ("c2", "r2"), ("r1", "r2")))
-                self.network.part(*pair)
+                self.servers.network.part(*pair)
                 self.write(chance.randrange(20), 0.1)
-                self.network.heal(*pair)
+                self.servers.network.heal(*pair)
                 if chance.random() < 0.5:
-                    self.network.break_between(*pair)
+                    self.servers.network.break_between(*pair)
 
     # -- what came of it ----------------------------------------------------------------------------------------------
 
-    def records(self) -> list[Record]:
-        logs = [self.kafka.logs["p.c", partition] for partition in range(2)]
-        found = [record for log in logs for record in log.read(log.first, len(log.slots))[0]]
-        return [decode(*record, ON_CHANGES) for record in found]
-
     def content(self) -> dict[str, str]:
         """What the primary has."""
-        found = {}
-        for key, entry in self.servers[self.primary].keyspace.databases[0].items():
-            of_hash = [each for pair in entry.value.items() for each in pair] if entry.kind == b"hash" else entry.value
-            value = encode(entry.kind, of_hash)
+        keyspace, found = self.servers[self.primary].keyspace, dict[str, str]()
+        for key, entry in keyspace.databases[0].items():
+            value = encode(entry.kind, keyspace.run(0, READS[entry.kind](key), 0))
             assert value is not None
             found[key.decode()] = value.decode()
         return found
 
-    def topic(self) -> dict[str, str]:
-        """What the topic has; nothing while a reset is under way."""
-        entries, readers = derived(self.records())
+    def topic(self) -> dict[str, str] | None:
+        """What the topic has; None while a reset is under way."""
+        entries, readers = derived(self._memory.records("p.c"))
         if any(reader.open for reader in readers.values()):
-            return {"a reset": ""}
+            return None
         return {key.decode(): value.decode() for key, value in entries.items()}
-
-    def end(self) -> None:
-        for loop in self._loops:
-            loop.bury()
 
 
 @pytest.fixture
 def world(seed: int) -> Iterator[World]:
     made = World(seed, "all" if seed % 2 else "1")
     yield made
-    made.end()
+    made.servers.end()
 
 
 @pytest.mark.parametrize("seed", range(1, 11))
@@ -195,10 +164,9 @@ def test_after_faults_the_topic_has_what_the_primary_has(world: World) -> None:
         world.fault()
         assert not any(node.failure.done() for node in world.nodes.values())
     until = world.engine.now + PEACE_SECONDS
-    while world.topic() != world.content():
-        if world.engine.now > until:
-            assert world.topic() == world.content()
+    while world.topic() != world.content() and world.engine.now < until:
         world.pass_(0.5)
+    assert world.topic() == world.content()
     world.pass_(3.0)  # what is wrong may be written late
     assert world.topic() == world.content()
-    assert not any(loop.errors for loop in world.loops.values())
+    assert not any(loop.errors for loop in world.servers.loops.values())

@@ -73,13 +73,6 @@ def test_a_pass_of_scan_lists_what_is_there_throughout(made: Made) -> None:
     assert len(found) == len(set(found))
 
 
-def test_a_copy_stays_as_it_was(made: Made) -> None:
-    made.run("HSET h a 1")
-    copied = made.keyspace.copied()
-    made.run("HSET h a 2")
-    assert copied[0][b"h"].value == {b"a": b"1"}
-
-
 def test_the_place_of_a_renamed_entry_and_its_expiry_go_along(made: Made) -> None:
     made.run("SET a 1 PX 10")
     assert made.run("RENAME a b") is OK

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import hiredis
@@ -17,12 +16,8 @@ from deelog_interceptors.redis.client import Client
 from deelog_interceptors.redis.lineage import Lineage, told
 from deelog_interceptors.redis.link import Link, LinkLost, Place, attach, fields
 from deelog_proof.memory.engine import Engine
-from deelog_proof.memory.loop import NodeLoop
-from deelog_proof.memory.network import Network
-from deelog_proof.memory.redis_server import RedisServer
+from tests.interceptors.redis.in_memory import FIRST_PORT, Servers
 from tests.interceptors.redis.servers import NAMES, Server
-
-WORDS = tuple[str, ...]
 
 
 class World:
@@ -109,35 +104,27 @@ class Real(World):
 class Memory(World):
     def __init__(self) -> None:
         super().__init__()
-        self._engine = Engine(1)
-        self._network = Network(self._engine)
-        self._loop = NodeLoop(self._engine, "case", self._network)
-        self._servers: dict[int, tuple[RedisServer, NodeLoop]] = {}
+        self._servers = Servers(Engine(1))
+        self._loop = self._servers.loop("case")
+        self._count = 0
 
     def run(self, case: Coroutine[Any, Any, None]) -> None:
         self._loop.run_until_complete(self.whole(case))
-        for loop in (self._loop, *(loop for _, loop in self._servers.values())):
-            loop.bury()
-            assert loop.errors == []
+        self._servers.end()
+        assert not any(loop.errors for loop in self._servers.loops.values())
 
     async def server(self) -> int:
-        number = len(self._servers)
-        loop = NodeLoop(self._engine, f"redis-{number}", self._network)
-        made = RedisServer(7000 + number, Random(number), lambda: int(self._engine.now * 1000) + 10**12)
-        self._servers[made.port] = made, loop
-        loop.within(lambda: loop.create_task(made.start()))
-        return made.port
+        self._count += 1
+        return self._servers.serve(self._count)
 
     async def follow(self, port: int, primary: int) -> None:
-        server, loop = self._servers[port]
-        loop.within(server.follow, "127.0.0.1", primary)
+        self._servers.follow(port - FIRST_PORT, primary)
 
     async def lead(self, port: int) -> None:
-        server, loop = self._servers[port]
-        loop.within(server.lead)
+        self._servers.lead(port - FIRST_PORT)
 
     async def trim(self, port: int) -> None:
-        self._servers[port][0].stream.trim(20)
+        self._servers[port - FIRST_PORT].stream.trim(20)
 
 
 @pytest.fixture(params=[*NAMES, "memory"])
