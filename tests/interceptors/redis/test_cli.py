@@ -106,10 +106,11 @@ def test_one_process_for_several_databases(kafka: Broker, tmp_path: Path) -> Non
             waiting(lambda: is_caught_up(kafka, server), 30, "Kafka has what the server has")
             server.ask("SELECT", "3")
             server.ask("SET", "a", "1")
+            expected = {b"a": b'{"type":"string","value":"1"}'}
+            carts = f"p{server.port}.carts"
+            waiting(lambda: derived(read_topic(kafka.bootstrap, carts))[0] == expected, 30, "the second is in Kafka")
             program.process.send_signal(signal.SIGTERM)
             assert program.ended() == 0, program.output.read_text()
-        entries, _ = derived(read_topic(kafka.bootstrap, f"p{server.port}.carts"))
-        assert entries == {b"a": b'{"type":"string","value":"1"}'}
 
 
 @pytest.mark.slow
