@@ -100,6 +100,10 @@ class SegmentTape:
         if self.is_open:
             self._touch(change)
 
+    def lacks_what_was_before(self) -> bool:
+        """Whether it is not known that Kafka has all from before `begin`."""
+        return self.is_kept and (self.mark is None or self.mark.offset < self.begin)
+
     def came_back(self, key: bytes) -> bool:
         """A key that had gone to another node is here again: if that is not told yet, it was no delete. Whether so."""
         for number in reversed(range(len(self.waiting))):

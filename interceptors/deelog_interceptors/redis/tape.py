@@ -101,6 +101,8 @@ class Tape:
         """That of the view that `view_is` was told last."""
         self._floors: dict[int, _Floor] = {}
         """Of segments that move, and may stay after all, and of those that were dropped."""
+        self._unsettled = set(range(segments))
+        """Among them are all kept segments of which changes may be missing from before they begin here."""
         self._captured, self._values = captured, values
         self._order: deque[_Entry] = deque()
 
@@ -160,7 +162,13 @@ class Tape:
             self.named += self.segments[number].name(low, high, those)
 
     def low(self) -> tuple[int, int]:
-        """The offset up to which all is in Kafka, and the database of the command behind it."""
+        """The offset up to which all is in Kafka, and the database of the command behind it; 0, where that is not known."""
+        # One that is still to be taken over, or reset, may lack what came before this tape.
+        while self._unsettled:
+            number = next(iter(self._unsettled))
+            if self.segments[number].lacks_what_was_before():
+                return 0, 0
+            self._unsettled.discard(number)
         return min([self._first(), *((floor.begin, floor.database) for floor in self._floors.values())])
 
     def waits(self, offset: int, segments: Container[int]) -> bool:

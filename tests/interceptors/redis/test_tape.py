@@ -24,7 +24,10 @@ assert OF_A != OF_D
 
 
 def taped(*commands: Command, database: int = 0, captured: int = 0) -> Tape:
+    """Of a stream of which Kafka has all up to the tape's begin."""
     tape = Tape(ONE, 100, database, captured, SEGMENTS, Plain())
+    for segment in tape.segments:
+        segment.prune(Anchor(100, 0))
     tape.feed(list(commands), 5)
     return tape
 
@@ -108,6 +111,19 @@ def test_what_is_low_and_how_much_is_held() -> None:
     assert (tape.low(), tape.length()) == ((130, 0), 0)
     tape.feed([([b"SELECT", b"1"], 140), ([b"PING"], 150)], 5)
     assert tape.low() == (150, 1)
+
+
+def test_nothing_is_low_while_a_segment_may_lack_what_was_before_the_tape() -> None:
+    tape = Tape(ONE, 100, 0, 0, SEGMENTS, Plain())
+    tape.feed(sets(110), 5)
+    for segment in tape.segments[1:]:
+        segment.open(Anchor(110, 7), 7, {})
+    assert tape.low() == (0, 0), "it is still to be taken over"
+    tape.segments[0].prune(Anchor(90, 3))
+    assert tape.low() == (0, 0), "and what its position does not have is not here"
+    tape.segments[0].drop(110)
+    tape.segments[0].take_rows([], 110, 4)
+    assert tape.low() == (110, 0)
 
 
 def test_what_a_position_says() -> None:
@@ -196,6 +212,7 @@ def test_of_the_segments_of_others_nothing_is_kept() -> None:
     assert tape.segments[OF_D].begin == 140
     tape.view_is(view({OF_D}))
     assert held(tape, OF_A) == []
+    tape.segments[OF_D].prune(Anchor(140, 0))
     assert tape.low() == (140, 0), "what is not kept holds up nobody"
 
 
@@ -239,7 +256,7 @@ def test_whether_a_segment_waits() -> None:
 
 def test_where_too_much_is_held_the_oldest_segments_are_dropped() -> None:
     tape = taped(*sets(110, 120), ([b"SET", b"d", b"1"], 130), *sets(140))
-    assert tape.shed({OF_A, OF_D}, 4) == 0
+    assert (tape.shed({OF_A, OF_D}, 4), tape.low()) == (0, (100, 0))
     assert tape.shed({OF_D}, 3) == 1, "those of others may be older"
     assert tape.shed({OF_A, OF_D}, 2) == 1
     assert (tape.length(), tape.segments[OF_A].begin) == (0, 140)
