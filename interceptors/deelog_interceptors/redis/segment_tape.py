@@ -279,10 +279,11 @@ class SegmentTape:
                     count += 1
                     continue
                 if offset == at:
-                    value, expires_at = image.value, image.expires_at
+                    if unread or image.value is not None:  # what has expired since was set all the same
+                        value, expires_at = image.value, image.expires_at
                     if value is not None and reason != Reason.CORRECT:
                         reason = Reason.PUT
-                    elif reason in (UNREAD, Reason.PUT):
+                    elif reason == UNREAD:
                         reason = Reason.REMOVE
                     del images[key]
                 if key in self.wrong:

@@ -331,7 +331,7 @@ def test_only_what_removes_a_key_is_named() -> None:
     assert [change.reason for change in tape.waiting] == ["clear", "put", UNREAD]
 
 
-def test_an_image_of_nothing_leaves_a_removal_its_reason() -> None:
+def test_an_image_of_nothing_leaves_a_removal_its_reason_and_what_was_set_its_value() -> None:
     tape, sink = opened(touch(10), remove(20), touch(30, b"l"), put(35, b"l"), touch(40, b"m")), Sink()
     tape.name(0, 20, {b"k": ["expire"]})
     for key in (b"k", b"l", b"m"):
@@ -339,7 +339,7 @@ def test_an_image_of_nothing_leaves_a_removal_its_reason() -> None:
     hand_over(tape, 50, sink)
     assert [(key, reason, value) for _, reason, key, value, *_ in sink.told] == [
         (b"k", "expire", None),
-        (b"l", "remove", None),
+        (b"l", "put", b"v"),
         (b"m", "remove", None),
     ]
 
