@@ -240,6 +240,8 @@ class Transport(transports._FlowControlMixin):
         """Its protocol begins."""
         self._protocol = protocol
         protocol.connection_made(self)
+        if self._lost:  # before anybody took it
+            self.loop.call_soon(self._tell, ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
         self._take()
 
     # -- writing ------------------------------------------------------------------------------------------------------
