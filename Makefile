@@ -67,8 +67,9 @@ SEEDS ?= 1..3000
 simulate: setup ## the product's code on a simulated Kafka and network (SEEDS=1..200, ARGS="--faults crash,pause")
 	@$(BIN)/deelog simulate --seeds $(SEEDS) $(ARGS)
 
-proof: setup ## 3,000 seeds with 100,000 faults and more, then every mutant
+proof: setup ## 3,000 seeds with 100,000 faults and more, 1,000 of Redis, then every mutant
 	@$(BIN)/deelog simulate --seeds 1..3000 --steps 10000 $(ARGS)
+	@$(BIN)/deelog simulate --cache redis --seeds 1..1000 --steps 10000 $(ARGS)
 	@$(MAKE) mutants
 
 chaos: setup ## break real nodes, Kafka and Spark while clients write (DURATION=300 SEED=7, ARGS="--nodes 5")

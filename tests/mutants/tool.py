@@ -42,7 +42,8 @@ class Edit:
 class Mutant:
     """A bug. `rule` is the name of the CHECK that it removes, or empty; `why` says what is wrong with it.
 
-    `faults` are the kinds of faults in the seeds that look for it (empty: those of every seed). `detector` is empty if
+    `faults` are the kinds of faults in the seeds that look for it (empty: those of every seed), which are of `cache`.
+    `detector` is empty if
     the simulation's seeds find the bug. Else it is what finds it: `scenario NAME` (of
     tests/proof/simulation/scenarios), `model CONFIG...` or `pytest ID...`; `because` then says why no seed does.
     """
@@ -52,6 +53,7 @@ class Mutant:
     why: str
     edits: tuple[Edit, ...]
     faults: tuple[str, ...] = ()
+    cache: str = "grid"
     detector: str = ""
     because: str = ""
 
@@ -95,7 +97,7 @@ def command(mutant: Mutant, seeds: Iterable[int], report: Path) -> list[str]:
     if not detector or detector[0] == "scenario":
         chosen = ",".join(mutant.faults)
         numbers = " ".join(detector[1:] or map(str, seeds))
-        return [sys.executable, "-m", "tests.mutants.seeds", str(report), chosen, numbers]
+        return [sys.executable, "-m", "tests.mutants.seeds", str(report), mutant.cache, chosen, numbers]
     if detector[0] == "model":
         return [sys.executable, "-m", "tests.model", "explore", *detector[1:]]
     assert detector[0] == "pytest", f"mutant {mutant.name}: no detector is called {detector[0]}"

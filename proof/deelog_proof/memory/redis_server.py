@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 import hiredis
 
@@ -99,6 +99,16 @@ class Stream:
         self.id_before, self.fork, self.id = self.id, self.offset + 1, id_
 
 
+class Saved(NamedTuple):
+    """What a server has saved; `id` is empty where that says nothing of its stream."""
+
+    databases: bytes
+    id: str
+    offset: int
+    database: int
+    """That of the last command of the stream."""
+
+
 class RedisServer:
     """One server. `serve()` is a task of its own loop; `wall_ms` is its clock, and `chance` draws ids."""
 
@@ -121,6 +131,22 @@ class RedisServer:
     def is_linked(self) -> bool:
         """Whether it has its primary's stream."""
         return self._upstream is not None
+
+    def saved(self) -> Saved:
+        """What it has now. Without a backlog it tells nothing of its stream."""
+        stream = self.stream
+        id_ = stream.id if stream.backlog is not None else ""
+        return Saved(pickle.dumps(self.keyspace.databases), id_, stream.offset, max(self._selected, 0))
+
+    def load(self, saved: Saved, follows: bool) -> None:
+        """Begins with what was saved. Its stream goes on with another id, and with the same one where it `follows`."""
+        self.keyspace.databases = pickle.loads(saved.databases)
+        if saved.id:
+            self.stream = Stream(saved.id, offset=saved.offset, backlog=bytearray(), begin=saved.offset)
+            self._selected = saved.database
+            if not follows:
+                self.stream.renamed(self._drawn())
+                self._selected = -1
 
     def _drawn(self) -> str:
         return f"{self._chance.getrandbits(160):040x}"
@@ -149,6 +175,19 @@ class RedisServer:
             return self._run(database, words)
         finally:
             self._propagate()
+
+    def execute_all(self, commands: Iterable[Words]) -> list[Reply]:
+        """Carries out a client's transaction: the reply to each command, or `Refused`."""
+        try:
+            return [self._tried(words) for words in commands]
+        finally:
+            self._propagate()
+
+    def _tried(self, words: Words) -> Reply:
+        try:
+            return self._run(0, words)
+        except Refused as error:
+            return error
 
     def _run(self, database: int, words: Words) -> Reply:
         if self.loading:

@@ -22,13 +22,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.synchronize import Event as Flag
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
-from deelog_proof.simulation.generate import FAULTS, generate
-from deelog_proof.simulation.script import Script
+from deelog_proof.simulation.caches import CACHES
+from deelog_proof.simulation.run import Run
+from deelog_proof.simulation.script import GRID, Script
 from deelog_proof.simulation.shrink import shrink
-from deelog_proof.simulation.vacuity import missing
-from deelog_proof.simulation.world import World
 from deelog_schemas.errors import DeelogError
 
 DEFAULT_STEPS: Final = 3000
@@ -42,12 +41,13 @@ _AT_ONCE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a campaign runs; `kinds` in the order of `FAULTS`. The script of a seed depends on them."""
+    """What a campaign runs; `kinds` in the order of the cache's `faults`. The script of a seed depends on them."""
 
     first: int
     last: int
     steps: int = DEFAULT_STEPS
-    kinds: tuple[str, ...] = tuple(FAULTS)
+    kinds: tuple[str, ...] = tuple(CACHES[GRID].guard.faults)
+    cache: str = GRID
 
     @property
     def seeds(self) -> int:
@@ -56,7 +56,7 @@ class Plan:
 
     def script(self, seed: int) -> Script:
         """The script of one of its seeds."""
-        return generate(seed, self.steps, self.kinds)
+        return CACHES[self.cache].generate(seed, self.steps, self.kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,9 @@ class Tally:
         return {name[6:]: n for name, n in sorted(self.counts.items()) if name.startswith("fault ") and n}
 
     def missing(self) -> list[str]:
-        """See `vacuity.missing`."""
-        return missing(self.counts, self.plan.kinds, self.seeds, self.plan.steps)
+        """See `vacuity.Guard`."""
+        plan = self.plan
+        return CACHES[plan.cache].guard.missing(self.counts, plan.kinds, self.seeds, plan.steps)
 
 
 class CampaignError(DeelogError):
@@ -154,11 +155,11 @@ def _alone(seconds: float) -> Iterator[None]:
 def run(script: Script, trace: bool = False, stuck_seconds: float = STUCK_SECONDS) -> Outcome:
     """Runs one script, in the main thread; an exception out of the run counts as a violation too."""
     begin = time.process_time()
-    world: World | None = None
+    world: Run[Any] | None = None
     events = len(script.events)
     try:
         with _alone(stuck_seconds * (1 + events / 1e4)):
-            world = World(script)
+            world = CACHES[script.cache].world(script)
             verdict = world.run()
             violation = verdict.violation
             part, text = (violation.part, str(violation).partition(": ")[2]) if violation is not None else ("", "")

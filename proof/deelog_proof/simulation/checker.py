@@ -17,9 +17,6 @@ base offset never goes back, and a reader that begins there, behind any compacti
 
 from __future__ import annotations
 
-import hashlib
-import traceback
-from collections import Counter
 from typing import Final
 
 from deelog_connector.core import history as past
@@ -35,6 +32,7 @@ from deelog_proof.simulation.base_offsets import base_offset_problems
 from deelog_proof.simulation.causes import Causes
 from deelog_proof.simulation.context import CHANGES, POSITIONS, TOPOLOGY, Context, Write
 from deelog_proof.simulation.filtering import BY_VALUE, captured, content_of
+from deelog_proof.simulation.judge import Judge
 from deelog_proof.simulation.process import Process
 from deelog_proof.simulation.seen import Seen, active_of, epochs_told, positions_of
 from deelog_schemas.envelope import JsonCodec
@@ -44,7 +42,6 @@ from deelog_schemas.header import Header, Kind, Position, node_number
 from deelog_schemas.operation import Entry, Operation
 from deelog_schemas.records import Record, decode
 
-MAX_TRACE = 100_000
 LOOKED_SECONDS: Final = WATCH_SECONDS + 0.5
 """Within this time of a loss a node that reaches the brokers has looked at the log's ends."""
 
@@ -52,23 +49,12 @@ _TELLING: Final = frozenset({Kind.CHANGE, Kind.READ, Kind.RESET_BEGIN, Kind.RESE
 """Records that change the derived state, or that stand for changes without one."""
 
 
-class Violation(Exception):
-    """A broken invariant; `part` names it."""
-
-    def __init__(self, part: str, text: str) -> None:
-        super().__init__(f"{part}: {text}")
-        self.part = part
-
-
-class Checker:
-    """Called by the world. Raises nothing: `violation` keeps the first violation, and the run ends."""
+class Checker(Judge):
+    """Called by the world."""
 
     def __init__(self, world: Context) -> None:
+        super().__init__(world.engine)
         self.world = world
-        self.violation: Violation | None = None
-        self.counts: Counter[str] = Counter()
-        self.trace: list[str] = []
-        self._hash = hashlib.sha256()
         self._codec = JsonCodec(CHANGES, "grid", "p", "c")
         self._offsets: dict[int, int] = dict.fromkeys(range(world.partitions), 0)
         self.seen = {s: Seen(SegmentReader(s)) for s in range(world.segments)}
@@ -78,33 +64,6 @@ class Checker:
         self.causes = Causes(world.node_count, world.interval)
         self._views: View | None = None
         self._topology_read, self._topology_anew = 0, False  # anew: another topic, and no view stands in it
-
-    # -- the trace --------------------------------------------------------------------------------------------------
-
-    def say(self, line: str) -> None:
-        """Adds a line to the trace, which is hashed and shown in a scenario's golden output."""
-        text = f"{self.world.engine.now:8.4f} {line}"
-        self._hash.update(text.encode())
-        if len(self.trace) < MAX_TRACE:
-            self.trace.append(text)
-
-    @property
-    def digest(self) -> str:
-        """The hash of the trace, the replies and the times of all events so far."""
-        digest = self._hash.copy()
-        digest.update(f"{self.world.engine.steps} {self.world.engine.order}".encode())
-        return digest.hexdigest()
-
-    def fail(self, part: str, text: str) -> None:
-        """Keeps the first violation."""
-        if self.violation is None:
-            self.violation = Violation(part, text)
-            self.say(f"VIOLATION {part}: {text}")
-
-    def broken(self, text: str, error: BaseException) -> None:
-        """An unexpected exception."""
-        where = "".join(traceback.format_exception(error)[-3:])
-        self.fail("broken", f"{text}\n{where}")
 
     def answered(self, write: Write) -> None:
         """A client got its reply: part of the hash, but not of the trace, which is long enough."""

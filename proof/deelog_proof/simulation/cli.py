@@ -32,6 +32,13 @@ _LISTED: Final = 10
 @click.command(
     epilog="Example:  deelog simulate --seeds 1..3000      then, of a seed that fails:  deelog simulate --replay 155"
 )
+@click.option(
+    "--cache",
+    default="grid",
+    show_default=True,
+    type=click.Choice(["grid", "redis"]),
+    help="What seeds are of: nodes of the grid, or servers of Redis with connectors beside them.",
+)
 @click.option("--seeds", metavar="A..B", help="Run each of these seeds; A alone runs one.")
 @click.option("--replay", type=click.IntRange(0), metavar="SEED", help="Run one seed and print its trace.")
 @click.option(
@@ -52,8 +59,8 @@ _LISTED: Final = 10
     default="all",
     show_default=True,
     metavar="KIND[,…]",
-    help="Kinds of faults: crash, pause, network, kafka, log, truncation, oplog, clock, leave, connector, partition, "
-    "quota; or all.",
+    help="Kinds of faults: crash, pause, network, kafka, leave, partition; of the grid log, truncation, oplog, clock, "
+    "connector and quota as well, of Redis failover and backlog; or all.",
 )
 @click.option(
     "--shrink/--no-shrink",
@@ -65,6 +72,7 @@ _LISTED: Final = 10
 @click.option("--trace", is_flag=True, help="With --seeds: print the trace of the shortened script, too.")
 @click.option("--report", type=ReportFile(), help="Write it as JSON.")
 def simulate(
+    cache: str,
     seeds: str | None,
     replay: int | None,
     file: Path | None,
@@ -95,7 +103,7 @@ def simulate(
     from deelog_proof.simulation.campaign import Plan
 
     first, last = _range(seeds) if seeds is not None else (replay or 0, replay or 0)
-    plan = Plan(first, last, steps, _kinds(faults))
+    plan = Plan(first, last, steps, _kinds(cache, faults), cache)
     with Display() as show, ends_in_order():
         if seeds is not None:
             result, code = _campaign(plan, jobs or len(os.sched_getaffinity(0)), shorten, trace, show)
@@ -117,18 +125,19 @@ def _range(text: str) -> tuple[int, int]:
     return first, last
 
 
-def _kinds(text: str) -> tuple[str, ...]:
-    from deelog_proof.simulation.generate import FAULTS
+def _kinds(cache: str, text: str) -> tuple[str, ...]:
+    from deelog_proof.simulation.caches import CACHES
 
+    known = CACHES[cache].guard.faults
     if text == "all":
-        return tuple(FAULTS)
+        return tuple(known)
     asked = {kind.strip() for kind in text.split(",")}
-    if unknown := sorted(asked - FAULTS.keys()):
+    if unknown := sorted(asked - known.keys()):
         raise click.BadParameter(
-            f"{', '.join(map(repr, unknown))} is no kind of fault: choose from {', '.join(FAULTS)}, or all",
+            f"{', '.join(map(repr, unknown))} is no kind of fault: choose from {', '.join(known)}, or all",
             param_hint="--faults",
         )
-    return tuple(kind for kind in FAULTS if kind in asked)
+    return tuple(kind for kind in known if kind in asked)
 
 
 def _read(file: Path) -> Script:
@@ -256,7 +265,8 @@ def _verdict(tally: Tally, code: int) -> int:
         more = len(tally.failures) - _LISTED
         if more > 0:
             click.echo(f"and {more} more, see --report")
-        kinds = "" if plan.kinds == _kinds("all") else f" --faults {','.join(plan.kinds)}"
+        kinds = "" if plan.kinds == _kinds(plan.cache, "all") else f" --faults {','.join(plan.kinds)}"
+        kinds += "" if plan.cache == "grid" else f" --cache {plan.cache}"
         click.echo(
             f"✗ {len(tally.failures)} of {tally.seeds:,} seeds fail; to look at one: "
             f"deelog simulate --replay {tally.failures[0].seed} --steps {plan.steps}{kinds}"

@@ -54,7 +54,7 @@ class _Armed:
 class Failpoints:
     """`happen` executes an event; `it` in its arguments is the node that reached the failpoint."""
 
-    def __init__(self, happen: Callable[[Event], None]) -> None:
+    def __init__(self, happen: Callable[[Event], object]) -> None:
         self._happen = happen
         self._armed: list[_Armed] = []
         self._under_way: dict[str, frozenset[str]] = {}

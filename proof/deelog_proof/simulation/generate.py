@@ -6,9 +6,10 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
+from deelog_proof.simulation.common_verbs import LACKS, TOPICS
 from deelog_proof.simulation.event import Event
-from deelog_proof.simulation.script import SETTINGS, Script
-from deelog_proof.simulation.verbs import LACKS, OPERATIONS, SELDOM, SIGNALS, TOPICS, is_fault
+from deelog_proof.simulation.script import Script
+from deelog_proof.simulation.verbs import OPERATIONS, SELDOM, SETTINGS, SIGNALS, is_fault
 
 FAULTS: Final[dict[str, tuple[str, ...]]] = {
     "crash": ("crash", "crash", "both", "twin"),

@@ -7,109 +7,56 @@ the moments of its transactions. It may end, or stand still, at each of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
 from deelog_connector.core import ConnectorCore
 from deelog_connector.core.effects import Effect, SnapshotRead, SnapshotRefused
-from deelog_connector.errors import KafkaTooSlowError, KafkaUnavailable, NodeSuperseded, NotStoppedError, TopologyError
+from deelog_connector.errors import KafkaTooSlowError, KafkaUnavailable, NotStoppedError
 from deelog_interceptors.grid import node as grid
 from deelog_interceptors.grid.data.segment import Segment
 from deelog_interceptors.grid.data.store import Store
 from deelog_interceptors.grid.topology.view import View
-from deelog_proof.memory.loop import NodeLoop
-from deelog_proof.memory.port import MemoryPort
-from deelog_proof.simulation.context import TOPOLOGY, Context
+from deelog_proof.simulation.context import Context
+from deelog_proof.simulation.hosted import ENDS, Hosted
 from deelog_schemas.config import Config, ConfigError, parse
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.operation import Entry, Operation
 
-ENDS: Final = (KafkaUnavailable, NodeSuperseded, TopologyError)
-"""What a node may end with by itself: Kafka is away while it starts, or a newer process has its id."""
 _AWAY: Final[tuple[type[DeelogError], ...]] = (KafkaTooSlowError, KafkaUnavailable)
 REFUSED: Final[dict[str, tuple[type[DeelogError], ...]]] = {"rename": (ConfigError,), "reset": (NotStoppedError,)}
 """What a request to its connector may end with; all others, where Kafka is away."""
 
 
-class Node:
+class Node(Hosted):
     """`member` is `<node.id>@<incarnation>`."""
 
     def __init__(self, world: Context, node_id: str, config: Config) -> None:
-        self.world, self.engine = world, world.engine
-        self.node_id = node_id
-        self.leaving = False
+        super().__init__(world, node_id)
+        self.world = world
         self.held = ""
         self.requests: dict[asyncio.Task[None], str] = {}
-        self._serves = False
         self._holding: asyncio.Task[None] | None = None
         """The last request to write nothing, or to write again."""
-        self.loop = NodeLoop(self.engine, node_id, world.network)
-        self._ports: list[MemoryPort] = []
         self.grid: grid.Node = self.loop.within(_Observed, self, config)
         self.member = self.grid.member
         self.core: ConnectorCore = self.grid.connector.core
         self._watch(self.core)
         self.skew = world.skews.get(node_id, 0.0)
         self.reach()
-        self._left = asyncio.Event()
-        self.loop.within(self.loop.create_task, self._live())
-
-    def port(self) -> MemoryPort:
-        """A new port of the node."""
-        name = f"{self.node_id} {len(self._ports)}"
-        port = MemoryPort(self.loop, self.world.kafka, name=name, moment=partial(self.world.transaction_comes, self))
-        self._ports.append(port)
-        return port
+        self.loop.within(self.loop.create_task, self.live(self.grid))
 
     # -- life -------------------------------------------------------------------------------------------------------
-
-    async def _live(self) -> None:
-        """As `hosting.process.run`, without signals and REST."""
-        node = self.grid
-        try:
-            await node.start()
-        except ENDS:
-            await node.abort()
-            self.world.ended(self)
-            return
-        self._serves = True
-        left = self.loop.create_task(self._left.wait())
-        await asyncio.wait([left, node.failure], return_when=asyncio.FIRST_COMPLETED)
-        await node.stop()
-        self.world.ended(self)
 
     def failed(self, error: BaseException) -> None:
         """The node cannot go on, as intended or not."""
         if not isinstance(error, ENDS):
             self.world.checker.broken(f"{self.member}: {error!r}", error)
 
-    @property
-    def alive(self) -> bool:
-        """Whether the process has not ended."""
-        return self.loop.alive
-
-    @property
-    def paused(self) -> bool:
-        """Whether it is stopped by SIGSTOP."""
-        return self.loop.paused
-
-    def pause(self) -> None:
-        """SIGSTOP."""
-        self.loop.pause()
-
-    def resume(self) -> None:
-        """SIGCONT: what was held back happens now."""
-        self.loop.resume()
-
-    def leave(self) -> None:
-        """SIGTERM: hands over its segments, releases the rest, and ends."""
-        self.leaving = True
-        self.now(self._left.set)
-
     def ask(self, operation: str) -> None:
         """What REST asks of the connector: an operation of `Lifecycle`. REST ends before the node does."""
-        if not self._serves or self.leaving or self.grid.failure.done():
+        if not self.serves or self.leaving or self.grid.failure.done():
             return
         request = self.loop.create_task(self._ask(operation))
         self.requests[request] = operation
@@ -163,27 +110,6 @@ class Node:
         while self.requests:
             await asyncio.wait(self.requests)
         self.ask("resume")
-
-    def now(self, call: Callable[..., object], *args: Any) -> None:
-        """Calls in the next turn, or when the pause is over."""
-        self.loop.call_soon(call, *args)
-
-    @property
-    def skew(self) -> float:
-        """The error of its wall clock, in seconds."""
-        return self._ports[0].way.skew
-
-    @skew.setter
-    def skew(self, seconds: float) -> None:
-        for port in self._ports:
-            port.way.skew = seconds
-
-    def reach(self) -> None:
-        """Reaches the brokers, and sees views, unless the world says otherwise."""
-        for port in self._ports:
-            port.way.connected = self.node_id not in self.world.no_kafka
-            port.way.deaf = {TOPOLOGY} if self.node_id in self.world.blind else set()
-            port.way.unreached = self.world.unreached.get(self.node_id, set())
 
     # -- what the simulation looks at ---------------------------------------------------------------------------------
 

@@ -15,10 +15,6 @@ from deelog_proof.memory.loop import NodeLoop
 from deelog_schemas.operation import Entry
 
 
-class Gone(BaseException):
-    """The process has ended in the middle of a turn: the rest of it does not happen."""
-
-
 class Process(Protocol):
     """One process of a node. `grid` is the node that ships."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from rich.console import Console
@@ -9,11 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from deelog_proof.simulation.campaign import Tally
+from deelog_proof.simulation.script import GRID
 
 
 def figures(tally: Tally, wall: float, scripts: dict[int, str]) -> dict[str, Any]:
     """The report in JSON types. `wall` is in seconds, `scripts` are the shortened ones by seed."""
     return {
+        "cache": tally.plan.cache,
         "first_seed": tally.plan.first,
         "last_seed": tally.plan.last,
         "steps_asked": tally.plan.steps,
@@ -58,22 +61,37 @@ def _rows(tally: Tally, wall: float) -> list[tuple[int, str]]:
         (tally.steps, f"steps, {tally.simulated / 3600:.1f} simulated hours"),
         (shown["steps_per_second_per_core"], "steps per second of a core"),
         (sum(faults.values()), f"faults: {_listed(faults)}"),
-        (c["acked"], f"writes acknowledged, {c['written']:,} changes in Kafka"),
-        (c["takeovers"], f"takeovers, {c['other owners']:,} from another owner, {c['controllers']:,} controllers"),
+        *(_of_grid(c) if tally.plan.cache == GRID else _of_redis(c)),
         (c["pruned"], "operations pruned from op logs"),
         (c["kafka zombie_appends"], f"appends of zombies tried, {c['kafka fenced_commits']:,} of their commits"),
         (c["commit_fenced"], f"transactions fenced, {c['commit_lost']:,} with their answer lost, "
          f"{c['commit_refused']:,} refused, {c['kafka aborts']:,} aborted, {c['kafka timeouts']:,} timed out, "
          f"{c['hanging transactions']:,} left hanging"),
-        (c["corrections"], "phantoms corrected"),
         (sum(resets.values()), f"resets: {_listed(resets)}"),
-        (c["truncations"], "truncations of a partition noticed"),
         (sum(overflows.values()), f"overflows of op logs: {_listed(overflows)}; {c['coalesced']:,} coalesced"),
+        (len(tally.failures), "violations"),
+    ]  # fmt: skip
+
+
+def _of_grid(c: Counter[str]) -> list[tuple[int, str]]:
+    return [
+        (c["acked"], f"writes acknowledged, {c['written']:,} changes in Kafka"),
+        (c["takeovers"], f"takeovers, {c['other owners']:,} from another owner, {c['controllers']:,} controllers"),
+        (c["corrections"], "phantoms corrected"),
+        (c["truncations"], "truncations of a partition noticed"),
         (c["caught up by operations"] + c["caught up by state"],
          f"backups caught up, {c['caught up by state']:,} by state transfer; {c['stale answers']:,} stale answers and "
          f"{c['frames refused']:,} frames refused"),
-        (len(tally.failures), "violations"),
     ]  # fmt: skip
+
+
+def _of_redis(c: Counter[str]) -> list[tuple[int, str]]:
+    return [
+        (c["commands"], f"commands, {c['written']:,} changes in Kafka"),
+        (c["transactions"], f"transactions, {c['lost by servers']:,} of them lost by servers"),
+        (c["takeovers"], "takeovers"),
+        (c["corrections"], "changes taken back"),
+    ]
 
 
 def _listed(counts: dict[str, int]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from deelog_proof.simulation.event import Event
-from deelog_proof.simulation.script import SETTINGS, Script
+from deelog_proof.simulation.script import Script
 
 
 def shrink(
@@ -31,7 +31,7 @@ def shrink(
             break
         size = max(1, min(size, len(events)) // 2)
     script = script.only(events)
-    for name, value in SETTINGS.items():
+    for name, value in script.language.settings.items():
         simpler = replace(script, settings=script.settings | {name: value})
         if name != "seed" and script.settings[name] != value and fails(simpler):
             script = simpler

@@ -5,10 +5,14 @@ Weighed in docs/decisions.md, "What must have happened in a campaign".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from deelog_proof.simulation.generate import FAULTS
+
+Required: TypeAlias = Sequence[tuple[str, int, tuple[str, ...]]]
+"""A counter, the number of seeds from which it must not be zero, and the kinds of faults of which any raises it."""
 
 LEAST_SEEDS: Final = 100
 LEAST_STEPS: Final = 1000
@@ -18,7 +22,7 @@ _VERBS: Final = {"both": "crash", "cut_both": "cut", "swizzle": "cut", "zombie":
 """The verb of an entry of `FAULTS`, where it has another name."""
 
 ANY: Final = tuple(FAULTS)
-REQUIRED: Final[tuple[tuple[str, int, tuple[str, ...]], ...]] = (
+REQUIRED: Final[Required] = (
     ("acked", 100, ANY),
     ("written", 100, ANY),
     ("pruned", 100, ANY),
@@ -63,13 +67,26 @@ REQUIRED: Final[tuple[tuple[str, int, tuple[str, ...]], ...]] = (
     ("reset open_reset", 3000, ("crash", "pause", "network")),
     ("reset hole", 10_000, ("pause",)),
 )
-"""A counter, the number of seeds from which it must not be zero, and the kinds of faults of which any raises it."""
 
 
-def missing(counts: Mapping[str, int], kinds: Collection[str], seeds: int, steps: int) -> list[str]:
-    """The counters that must not be zero, but are, after `seeds` seeds of `steps` steps with these kinds of faults."""
-    if seeds < LEAST_SEEDS or steps < LEAST_STEPS:
-        return []
-    asked = [name for name, least, by in REQUIRED if seeds >= least and not set(by).isdisjoint(kinds)]
-    verbs = [f"fault {_VERBS.get(verb, verb)}" for kind in kinds for verb in FAULTS[kind]]
-    return [name for name in dict.fromkeys([*asked, *verbs]) if not counts.get(name)]
+@dataclass(frozen=True)
+class Guard:
+    """`faults` are the verbs of each kind of fault, of which seeds draw; `verbs` their names where scripts have others.
+
+    `required` as `REQUIRED`.
+    """
+
+    faults: Mapping[str, tuple[str, ...]]
+    verbs: Mapping[str, str]
+    required: Required
+
+    def missing(self, counts: Mapping[str, int], kinds: Collection[str], seeds: int, steps: int) -> list[str]:
+        """The counters that must not be zero, but are, after so many seeds of `steps` steps with these faults."""
+        if seeds < LEAST_SEEDS or steps < LEAST_STEPS:
+            return []
+        asked = [name for name, least, by in self.required if seeds >= least and not set(by).isdisjoint(kinds)]
+        asked += [f"fault {self.verbs.get(verb, verb)}" for kind in kinds for verb in self.faults[kind]]
+        return [name for name in dict.fromkeys(asked) if not counts.get(name)]
+
+
+GUARD: Final = Guard(FAULTS, _VERBS, REQUIRED)

@@ -1,41 +1,33 @@
-"""The verbs of scripts: the arguments and effect of each, and whether it is a fault.
-
-A verb is a handler: a function of the cluster and the arguments, whose parameters give their number. It returns False
-where the event cannot happen and is skipped.
-"""
+"""Scripts of the grid: settings, the arguments and effect of each verb, and whether it is a fault."""
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import orjson
 
 from deelog_connector.kafka_port import OutRecord
+from deelog_proof.simulation import common_verbs
 from deelog_proof.simulation.clients import Clients
+from deelog_proof.simulation.common_verbs import LACKS, TOPICS, apply_reach, live
 from deelog_proof.simulation.context import CHANGES, POSITIONS, TOPOLOGY, Context
 from deelog_proof.simulation.event import Event
-from deelog_proof.simulation.failpoints import Failpoints
+from deelog_proof.simulation.failpoints import FAILPOINTS, Failpoints
+from deelog_proof.simulation.language import Language, Settings, Verbs, numbered, on_or_off, one_of, whole
 from deelog_proof.simulation.process import Process
 from deelog_schemas import keys
 from deelog_schemas.config import Config
+from deelog_schemas.header import Kind
 from deelog_schemas.member import node_id_of
 from deelog_schemas.records import decode
 
-MOST_ARGUMENTS: Final = 40
-"""Of `at`, whose arguments include another verb with its own."""
 LET: Final = ("primary", "backup", "other", "controller", "it")
 """The node that `let NAME WHO SEGMENT` names: the primary, the in-sync backup that is elected next, a live node without
 the segment, the controller; `it` is the node that reached a failpoint."""
 
-TOPICS: Final = {"changes": CHANGES, "positions": POSITIONS, "topology": TOPOLOGY}
-LACKS: Final = ("leader", "replicas", "broker")
-"""What a partition may be without: its leader, enough replicas in sync, or a leader that is not known to be away."""
-TOLD_SECONDS: Final = 4.0
-"""After which the brokers know it: longer than a transaction waits without progress. By default Kafka takes 9."""
 OPERATIONS: Final = ("pause", "resume", "stop", "restart", "configure")
 """Of a connector, as REST asks for them."""
 SELDOM: Final = ("repair", "reset", "rename")
@@ -45,6 +37,45 @@ SIGNALS: Final = (
     "reset-segment", "pause-writing", "resume-writing", "stop-snapshot", "log", "unknown", "malformed", "other-key",
 )  # fmt: skip
 """Records of the signal topic that `send` knows; `snapshot` sends the other one."""
+
+
+SETTINGS: Final[Settings] = {
+    "nodes": 3,
+    "segments": 4,
+    "partitions": 2,
+    "copies": 2,
+    "keys": 4,
+    "capacity": 3,
+    "batch": 50,
+    "chunk": 2,
+    "max_operations": 500,
+    "acks_all": 1,
+    "tombstones": 1,
+    "strategy": 0,
+    "interval": 0,
+    "skips": 0,
+    "notifications": 0,
+    "size": 0,
+    "cost": 0,
+    "seed": 0,
+}
+"""Settings and their defaults; `keys` and `capacity` are per segment; `strategy` is the index of `reset.strategy` in
+the list of its values, `interval` is `reset.interval.ms`. `skips`: 1 filters by key and rewrites values, 2 filters by
+value, 3 fails by key. `notifications`: whether nodes send them. `size`: bytes by which values are longer than they are
+shown. `cost`: microseconds that a node takes to read an entry."""
+
+LEAST: Final[Settings] = {
+    "seed": 0,
+    "acks_all": 0,
+    "tombstones": 0,
+    "strategy": 0,
+    "interval": 0,
+    "skips": 0,
+    "notifications": 0,
+    "size": 0,
+    "cost": 0,
+}
+"""The least value of a setting, where it is not 1."""
 
 
 class Cluster(Context, Protocol):
@@ -66,47 +97,9 @@ class Cluster(Context, Protocol):
         """A new process under a node id."""
 
 
-class Verb(NamedTuple):
-    """`shapes` are the kinds of its arguments that are neither node names nor free."""
-
-    handler: Callable[..., bool | None]
-    least: int
-    most: int
-    shapes: tuple[str, ...]
-    fault: bool
-    ends: str | None
-    """The last argument with which it ends a fault instead."""
-
-
-VERBS: Final[dict[str, Verb]] = {}
-
-_Handler = Callable[..., bool | None]
-
-
-def _verb(*shapes: str, fault: bool = True, ends: str | None = None) -> Callable[[_Handler], _Handler]:
-    """Adds a handler to the table, by its name."""
-
-    def register(handler: _Handler) -> _Handler:
-        _, *parameters = inspect.signature(handler).parameters.values()
-        least = sum(p.default is p.empty and p.kind is not p.VAR_POSITIONAL for p in parameters)
-        open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-        most = MOST_ARGUMENTS if open_ended else len(parameters)
-        VERBS[handler.__name__.strip("_")] = Verb(handler, least, most, shapes, fault, ends)
-        return handler
-
-    return register
-
-
-def is_fault(event: Event) -> bool:
-    """Whether an event is a fault: not a command, the end of a fault, a name, or a wait."""
-    verb = VERBS[event.verb]
-    return verb.fault and (verb.ends is None or event.arguments[-1:] != (verb.ends,))
-
-
-def happen(cluster: Cluster, event: Event) -> bool:
-    """Executes an event; False where it cannot happen now."""
-    arguments = (cluster.names.get(argument, argument) for argument in event.arguments)
-    return VERBS[event.verb].handler(cluster, *arguments) is not False
+VERBS: Final = Verbs()
+_verb = VERBS.verb
+is_fault, happen = VERBS.is_fault, VERBS.happen
 
 
 @_verb("key", "", "number", fault=False)
@@ -130,51 +123,8 @@ def clear(cluster: Cluster, segment: str) -> None:
 
 
 @_verb()
-def crash(cluster: Cluster, node_id: str) -> bool:
-    node = _live(cluster, node_id)
-    if node is not None:
-        cluster.ended(node)
-    return node is not None
-
-
-@_verb(fault=False)
-def restart(cluster: Cluster, node_id: str) -> bool:
-    node = _live(cluster, node_id)
-    if node is None and node_id in cluster.nodes:
-        cluster.start(node_id)
-    return node is None
-
-
-@_verb()
-def twin(cluster: Cluster, node_id: str) -> bool:
-    """A second process under the node id of a live one."""
-    if _live(cluster, node_id) is None:
-        return False
-    cluster.start(node_id)
-    return True
-
-
-@_verb()
-def pause(cluster: Cluster, node_id: str) -> bool:
-    node = _live(cluster, node_id)
-    if node is None or node.paused:
-        return False
-    node.pause()
-    return True
-
-
-@_verb(fault=False)
-def resume(cluster: Cluster, node_id: str) -> bool:
-    stopped = [n for n in cluster.living() if n.node_id == node_id and n.paused]
-    for node in stopped:
-        node.resume()
-    cluster.hanging.discard(node_id)
-    return bool(stopped)
-
-
-@_verb()
 def leave(cluster: Cluster, node_id: str) -> bool:
-    node = _live(cluster, node_id)
+    node = live(cluster.nodes, node_id)
     if node is None or node.leaving or node.paused or len(cluster.living()) < 2:
         return False
     node.leave()
@@ -184,31 +134,11 @@ def leave(cluster: Cluster, node_id: str) -> bool:
 @_verb("", "operation", ends="resume")
 def connector(cluster: Cluster, node_id: str, operation: str) -> bool:
     """REST asks for an operation of its connector; a paused process reads that later."""
-    node = _live(cluster, node_id)
+    node = live(cluster.nodes, node_id)
     if node is None or node.leaving:
         return False
     node.now(node.ask, operation)
     return True
-
-
-@_verb()
-def hang(cluster: Cluster, node_id: str) -> None:
-    cluster.hanging.add(node_id)
-
-
-@_verb()
-def lose(cluster: Cluster, node_id: str) -> None:
-    cluster.kafka.lost[cluster.config.topics.transactional_id_node(node_id)] = True
-
-
-@_verb()
-def cut(cluster: Cluster, a: str, b: str) -> None:
-    cluster.network.cut(a, b)
-
-
-@_verb(fault=False)
-def heal(cluster: Cluster, a: str, b: str) -> None:
-    cluster.network.heal(a, b)
 
 
 @_verb()
@@ -228,45 +158,13 @@ def rejoin(cluster: Cluster, node_id: str) -> None:
 @_verb()
 def blind(cluster: Cluster, node_id: str) -> None:
     cluster.blind.add(node_id)
-    _reach(cluster, node_id)
+    apply_reach(cluster, node_id)
 
 
 @_verb(fault=False)
 def see(cluster: Cluster, node_id: str) -> None:
     cluster.blind.discard(node_id)
-    _reach(cluster, node_id)
-
-
-@_verb()
-def break_(cluster: Cluster, a: str, b: str) -> None:
-    cluster.network.break_between(a, b)
-
-
-@_verb("", "number", ends="1")
-def slow(cluster: Cluster, node_id: str, factor: str) -> None:
-    cluster.network.slow[node_id] = float(factor)
-
-
-@_verb("state", ends="on")
-def kafka(cluster: Cluster, state: str) -> None:
-    cluster.kafka.up = state == "on"
-
-
-@_verb()
-def nokafka(cluster: Cluster, node_id: str) -> None:
-    cluster.no_kafka.add(node_id)
-    _reach(cluster, node_id)
-
-
-@_verb(fault=False)
-def yeskafka(cluster: Cluster, node_id: str) -> None:
-    cluster.no_kafka.discard(node_id)
-    _reach(cluster, node_id)
-
-
-@_verb()
-def fence(cluster: Cluster, node_id: str) -> None:
-    cluster.kafka.init(cluster.config.topics.transactional_id_node(node_id), "somebody")
+    apply_reach(cluster, node_id)
 
 
 @_verb("partition", "number")
@@ -302,37 +200,6 @@ def cut_back(cluster: Cluster, segment: str, kind: str) -> bool | None:
     return False
 
 
-@_verb("topic", "partition", "lack")
-def away(cluster: Cluster, topic: str, partition: str, lack: str) -> None:
-    """A partition has no leader, or too few replicas in sync."""
-    told_after = TOLD_SECONDS if lack == "broker" else 0.0
-    cluster.kafka.lose(TOPICS[topic], int(partition), lack != "replicas", told_after)
-
-
-@_verb("topic", "partition", fault=False)
-def back(cluster: Cluster, topic: str, partition: str) -> None:
-    cluster.kafka.recover(TOPICS[topic], int(partition))
-
-
-@_verb("", "topic", "partition")
-def unreach(cluster: Cluster, node_id: str, topic: str, partition: str) -> None:
-    """The brokers reach the partition's leader, and so do the other nodes."""
-    cluster.unreached.setdefault(node_id, set()).add((TOPICS[topic], int(partition)))
-    _reach(cluster, node_id)
-
-
-@_verb(fault=False)
-def reach(cluster: Cluster, node_id: str) -> None:
-    cluster.unreached.pop(node_id, None)
-    _reach(cluster, node_id)
-
-
-@_verb("number", ends="0")
-def quota(cluster: Cluster, bytes_per_second: str) -> None:
-    """It lasts: what there is must come through all the same."""
-    cluster.kafka.bytes_per_second = float(bytes_per_second) or math.inf
-
-
 @_verb()
 def recreate(cluster: Cluster) -> None:
     cluster.kafka.recreate(CHANGES)
@@ -353,15 +220,10 @@ def recreate_topology(cluster: Cluster) -> None:
     cluster.checker.topology_lost()
 
 
-@_verb()
-def compact(cluster: Cluster) -> None:
-    cluster.kafka.compact(POSITIONS)
-
-
 @_verb("", "segment")
 def overflow(cluster: Cluster, node_id: str, segment: str) -> bool:
     """Fills an op log, on a primary or a backup."""
-    node, number = _live(cluster, node_id), int(segment)
+    node, number = live(cluster.nodes, node_id), int(segment)
     if node is None or node.paused or not node.core.history(number):
         return False
     node.now(lambda: node.core.history(number) and node.core.overflow(number))  # it may lose the segment until then
@@ -370,7 +232,7 @@ def overflow(cluster: Cluster, node_id: str, segment: str) -> bool:
 
 @_verb()
 def coalesce(cluster: Cluster, node_id: str) -> bool:
-    node = _live(cluster, node_id)
+    node = live(cluster.nodes, node_id)
     if node is None or node.paused:
         return False
     before = {segment.number: len(segment.log) for segment in node.core.primaries()}
@@ -431,15 +293,7 @@ def allow(cluster: Cluster, key: str) -> None:
     cluster.kafka.refused.discard(_record_key(real_key(key, cluster.segments)))
 
 
-@_verb("", "number", ends="0")
-def skew(cluster: Cluster, node_id: str, seconds: str) -> None:
-    cluster.skews[node_id] = float(seconds)
-    node = _live(cluster, node_id)
-    if node is not None:
-        node.skew = float(seconds)
-
-
-@_verb("", "", "segment", fault=False)
+@_verb("", "who", "segment", fault=False)
 def let(cluster: Cluster, name: str, who: str, segment: str) -> bool:
     """Names the node id that now has this role."""
     primary = cluster.primary_of(int(segment))
@@ -459,20 +313,9 @@ def let(cluster: Cluster, name: str, who: str, segment: str) -> bool:
     return bool(candidates)
 
 
-@_verb(fault=False)
+@_verb("", "moment", "event", fault=False)
 def at(cluster: Cluster, node_id: str, moment: str, verb: str, *arguments: str) -> None:
     cluster.failpoints.arm(node_id, moment, Event(cluster.engine.now, verb, arguments))
-
-
-def _live(cluster: Cluster, node_id: str) -> Process | None:
-    node = cluster.nodes.get(node_id)
-    return node if node is not None and node.alive else None
-
-
-def _reach(cluster: Cluster, node_id: str) -> None:
-    for node in cluster.living():
-        if node.node_id == node_id:
-            node.reach()
 
 
 def _stranger_ends(cluster: Cluster, name: str, partition: int) -> None:
@@ -497,3 +340,42 @@ def real_key(name: str, segments: int) -> bytes:
 
 def _record_key(key: bytes) -> bytes:
     return b'{"key":"' + key + b'"}'
+
+
+def _key(argument: str, settings: Settings, _: Sequence[str]) -> str:
+    key, segments = re.fullmatch(r"s(\d{1,6})k\d{1,6}", argument), settings["segments"]
+    known = key is not None and int(key[1]) < segments
+    return "" if known else f"{argument} is no key: s0k1 is a key of segment 0, the last segment is {segments - 1}"
+
+
+def _partition(argument: str, settings: Settings, before: Sequence[str]) -> str:
+    if "topology" in before:
+        return "" if argument == "0" else "the topology topic has one partition, 0"
+    return numbered("partition")(argument, settings, before)
+
+
+def _moment(argument: str, _: Settings, __: Sequence[str]) -> str:
+    known = argument.partition(":")[0] in FAILPOINTS
+    return "" if known else f"{argument} is none of {', '.join(FAILPOINTS)}"
+
+
+VERBS.update(common_verbs.VERBS)
+LANGUAGE: Final = Language(
+    SETTINGS,
+    LEAST,
+    VERBS,
+    {
+        "key": _key,
+        "segment": numbered("segment"),
+        "partition": _partition,
+        "number": whole,
+        "state": on_or_off,
+        "moment": _moment,
+        "who": one_of(LET),
+        "kind": one_of(Kind.__members__),
+        "operation": one_of((*OPERATIONS, *SELDOM)),
+        "signal": one_of(SIGNALS),
+        "topic": one_of(TOPICS),
+        "lack": one_of(LACKS),
+    },
+)

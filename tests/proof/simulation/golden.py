@@ -24,11 +24,13 @@ import click
 
 from deelog_connector.kafka_port import InRecord
 from deelog_interceptors.grid.topology.view import View
+from deelog_proof.simulation.caches import CACHES
 from deelog_proof.simulation.checker import Checker
 from deelog_proof.simulation.clients import PADDING
 from deelog_proof.simulation.context import CHANGES
-from deelog_proof.simulation.script import Script, parse
-from deelog_proof.simulation.world import Verdict, World
+from deelog_proof.simulation.run import Verdict
+from deelog_proof.simulation.script import GRID, Script, parse
+from deelog_proof.simulation.world import World
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.header import Kind, node_number
 from deelog_schemas.records import Record, decode
@@ -208,6 +210,8 @@ def run(script: Script) -> tuple[Verdict, str]:
 def difference(path: Path) -> str:
     """Why a scenario does not run as it was written down; empty where it does."""
     script, then = load(path)
+    if script.cache != GRID:  # it is told by what it expects
+        return str(CACHES[script.cache].world(script).run().violation or "")
     verdict, now = run(script)
     if verdict.violation is not None:
         return str(verdict.violation)

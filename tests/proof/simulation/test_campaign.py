@@ -17,16 +17,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from deelog_connector.core.oplog import OpLog
-from deelog_proof.simulation import campaign, cli, vacuity, world
+from deelog_proof.simulation import campaign, cli, vacuity
+from deelog_proof.simulation import run as runs
 from deelog_proof.simulation.campaign import Plan, Shortening, Tally, outcomes, run
 from deelog_proof.simulation.checker import Checker
 from deelog_proof.simulation.cli import simulate
 from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.generate import FAULTS, generate
-from deelog_proof.simulation.script import SETTINGS, Script, parse
+from deelog_proof.simulation.script import Script, parse
 from deelog_proof.simulation.shrink import shrink
-from deelog_proof.simulation.vacuity import LEAST_SEEDS, LEAST_STEPS, REQUIRED, missing
-from deelog_proof.simulation.verbs import VERBS
+from deelog_proof.simulation.vacuity import GUARD, LEAST_SEEDS, LEAST_STEPS, REQUIRED
+from deelog_proof.simulation.verbs import SETTINGS, VERBS
 
 Simulate = Callable[..., Result]
 
@@ -42,7 +43,7 @@ def prunes_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule that an op log forgets only what is written is off."""
     prune = OpLog.prune
     monkeypatch.setattr(OpLog, "prune", lambda self, sequence: prune(self, sequence + 1))
-    monkeypatch.setattr(world, "PEACE", 3.0)  # what never comes to rest shall not take long
+    monkeypatch.setattr(runs, "PEACE", 3.0)  # what never comes to rest shall not take long
 
 
 # -- what holds -------------------------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def test_the_short_script_holds_once_the_rule_is_on_again(call: Simulate, tmp_pa
     with pytest.MonkeyPatch.context() as patched:
         prune = OpLog.prune
         patched.setattr(OpLog, "prune", lambda self, sequence: prune(self, sequence + 1))
-        patched.setattr(world, "PEACE", 3.0)
+        patched.setattr(runs, "PEACE", 3.0)
         script = Plan(1, 1).script(1)
         shortening = Shortening(script, run(script), math.inf)
         shortening.run(lambda left, runs: None)
@@ -210,15 +211,15 @@ def everything() -> dict[str, int]:
 def test_each_counter_that_stays_zero_is_named(name: str) -> None:
     kinds = tuple(FAULTS)
     counts = everything()
-    assert missing(counts, kinds, 1_000_000, 3000) == []
-    assert missing(counts | {name: 0}, kinds, 1_000_000, 3000) == [name]
-    assert missing(counts | {name: 0}, kinds, LEAST_SEEDS - 1, 3000) == []
-    assert missing(counts | {name: 0}, kinds, 1_000_000, LEAST_STEPS - 1) == []
+    assert GUARD.missing(counts, kinds, 1_000_000, 3000) == []
+    assert GUARD.missing(counts | {name: 0}, kinds, 1_000_000, 3000) == [name]
+    assert GUARD.missing(counts | {name: 0}, kinds, LEAST_SEEDS - 1, 3000) == []
+    assert GUARD.missing(counts | {name: 0}, kinds, 1_000_000, LEAST_STEPS - 1) == []
 
 
 @pytest.mark.parametrize("kind", FAULTS)
 def test_what_is_asked_for_follows_the_faults(kind: str) -> None:
-    asked = set(missing({}, (kind,), 10_000, 3000))
+    asked = set(GUARD.missing({}, (kind,), 10_000, 3000))
     assert {name for name in asked if name.startswith("fault ")} <= {f"fault {verb}" for verb in VERBS}
     assert f"fault {FAULTS[kind][0]}" in asked
     others = {f"fault {FAULTS[other][0]}" for other in FAULTS if other != kind}

@@ -9,8 +9,8 @@ from typing import Final
 import pytest
 
 from deelog_proof.simulation.failpoints import FAILPOINTS
-from deelog_proof.simulation.script import SETTINGS
-from deelog_proof.simulation.verbs import VERBS
+from deelog_proof.simulation.redis import verbs as redis
+from deelog_proof.simulation.verbs import SETTINGS, VERBS
 from tests.proof.simulation.golden import SCENARIOS, difference, load
 from tests.proof.simulation.rows import FAULTS, RULES
 from tests.support.paths import ROOT
@@ -72,3 +72,4 @@ def test_the_page_tells_every_verb_setting_and_moment() -> None:
     page = re.sub(r"```.*?```", "", (ROOT / "docs/simulation.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     words = {word for code in re.findall(r"`([^`]+)`", page) for word in re.findall(r"[a-z_]+", code)}
     assert not {*VERBS, *SETTINGS, *FAILPOINTS} - words
+    assert not {*redis.VERBS, *redis.SETTINGS} - words

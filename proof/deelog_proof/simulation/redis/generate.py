@@ -1,0 +1,208 @@
+"""Generates the script of a seed of Redis: commands, and faults at times."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from deelog_proof.simulation.common_verbs import LACKS
+from deelog_proof.simulation.event import Event
+from deelog_proof.simulation.redis.server import DATA
+from deelog_proof.simulation.redis.verbs import SETTINGS
+from deelog_proof.simulation.script import Script
+
+FAULTS: Final[dict[str, tuple[str, ...]]] = {
+    "crash": ("crash", "crash_server", "twin"),
+    "pause": ("pause", "hang"),
+    "network": ("cut", "break", "slow"),
+    "kafka": ("kafka", "nokafka", "lose", "fence"),
+    "failover": ("failover", "failover", "split"),
+    "backlog": ("trim",),
+    "leave": ("leave",),
+    "partition": ("away",),
+}
+"""Kinds of faults by the name that `--faults` gives them."""
+_STEPS_PER_SECOND: Final = 1500
+"""About so many steps has a second of a script."""
+
+
+def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)) -> Script:
+    """The script of a seed. `steps` is roughly the number of steps until its faults end."""
+    chance = random.Random(f"redis {seed}")
+    settings = dict(SETTINGS) | {
+        "seed": seed,
+        "servers": chance.choice((2, 2, 3)),
+        "segments": chance.choice((1, 4, 4, 16)),
+        "keys": chance.choice((3, 8, 30)),
+        "backlog": chance.choice((300, 3000, 1 << 20, 1 << 20)),
+        "batch": chance.choice((2, 5, 50, 50)),
+        "max_operations": chance.choice((30, 500, 500)),
+        "acks_all": chance.choice((0, 1)),
+        "tombstones": chance.choice((0, 1)),
+        "strategy": chance.choice((0, 1)),
+    }
+    settings["partitions"] = min(2, settings["segments"])
+    seconds = steps / _STEPS_PER_SECOND
+    writer = _Writer(chance, settings, seconds)
+    for _ in range(int(seconds * 60)):
+        writer.command(chance.uniform(0, seconds))
+    allowed = chance.sample(list(faults), k=chance.randrange(1, len(faults) + 1)) if faults else []
+    kinds = [verb for name in allowed for verb in FAULTS[name]]
+    for _ in range(max(2, int(seconds * chance.choice((1, 3, 6)))) if kinds else 0):
+        writer.plot(kinds)
+    return Script(settings, tuple(sorted(writer.events, key=lambda e: e.at)), f"seed {seed}", cache="redis")
+
+
+class _Writer:
+    """Draws events."""
+
+    def __init__(self, chance: random.Random, settings: dict[str, int], seconds: float) -> None:
+        self.chance, self.settings, self.seconds = chance, settings, seconds
+        self.events: list[Event] = []
+        self._values = 0
+
+    def add(self, at: float, verb: str, *arguments: object) -> None:
+        self.events.append(Event(round(at, 4), verb, tuple(map(str, arguments))))
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    def command(self, at: float, server: str = "") -> None:
+        """A client's, or a transaction of some."""
+        words = self._words()
+        while self.chance.random() < 0.1:
+            words += ["/", *self._words()]
+        self.add(at, "write_to", server, *words) if server else self.add(at, "write", *words)
+
+    def _words(self) -> list[str]:
+        draw = self.chance
+        self._values += 1
+        one, other = (f"k{draw.randrange(self.settings['keys'])}" for _ in range(2))
+        value, soon = f"v{self._values}", str(draw.choice((1, 50, 500, 3000, 1_000_000)))
+        if draw.random() < 0.01:
+            return draw.choice((["FLUSHDB"], ["FLUSHALL"], ["SWAPDB", "0", "1"]))
+        return draw.choice(
+            (
+                *[["SET", one, value]] * 4,
+                ["SET", one, value, "PX", soon],
+                ["SET", one, value, "NX"],
+                ["SET", one, value, "KEEPTTL"],
+                ["MSET", one, value, other, value],
+                ["DEL", one],
+                ["UNLINK", one, other],
+                ["APPEND", one, "+"],
+                ["PEXPIRE", one, soon],
+                ["PERSIST", one],
+                ["RENAME", one, other],
+                ["INCR", f"n{one}"],
+                ["HSET", f"h{one}", other, value],
+                ["HDEL", f"h{one}", other],
+                ["RPUSH", f"l{one}", value],
+                ["LPOP", f"l{one}"],
+            )
+        )
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def plot(self, kinds: Sequence[str]) -> None:
+        """Faults close together, while it is written: what breaks a protocol is a second one while the first is
+        being handled."""
+        draw = self.chance
+        start, length = draw.uniform(0.1, 0.1 + self.seconds), draw.choice((0.02, 0.1, 0.5))
+        for _ in range(draw.randrange(3, 15)):
+            self.command(start + draw.uniform(-0.02, length))
+        for _ in range(draw.randrange(1, 4)):
+            self.fault(draw.choice(kinds), start + draw.uniform(0, length))
+
+    def fault(self, kind: str, at: float) -> None:
+        """One, and its end."""
+        faults: dict[str, Callable[[float, float], None]] = {
+            "crash": self._crash,
+            "crash_server": self._crash_server,
+            "cut": self._cut,
+            "slow": self._slow,
+            "kafka": self._kafka,
+            "split": self._split,
+            "away": self._away,
+        }
+        later = at + self.chance.choice((0.02, 0.1, 0.5, 1.5))
+        if kind in faults:
+            faults[kind](at, later)
+        elif kind in ("pause", "hang"):
+            node = self._connector() if kind == "hang" else self._anybody()
+            self.add(at, kind, node)
+            self.add(later, "resume", node)
+        elif kind == "break":
+            self.add(at, kind, self._anybody(), self._anybody())
+        elif kind == "nokafka":
+            node = self._connector()
+            self.add(at, kind, node)
+            self.add(later, "yeskafka", node)
+        elif kind == "failover":
+            self.add(at, kind, "replica")
+        elif kind == "trim":
+            self.add(at, kind, self._server(), self.chance.choice((0, 30, 200)))
+        elif kind == "leave":
+            node = self._connector()
+            self.add(at, kind, node)
+            self.add(later, "restart", node)
+        else:
+            self.add(at, kind, self._connector())
+
+    def _number(self) -> int:
+        return self.chance.randrange(1, self.settings["servers"] + 1)
+
+    def _server(self) -> str:
+        return self.chance.choice(("primary", "replica", f"r{self._number()}"))
+
+    def _connector(self) -> str:
+        return f"c{self._number()}"
+
+    def _anybody(self) -> str:
+        return self.chance.choice((self._connector(), f"r{self._number()}"))
+
+    def _crash(self, at: float, later: float) -> None:
+        node = self._connector()
+        self.add(at, "crash", node)
+        self.add(later, "restart", node)
+
+    def _crash_server(self, at: float, later: float) -> None:
+        """A server ends. If it was the primary, a replica may be promoted, before it comes back or never."""
+        draw, name = self.chance, f"r{self._number()}"
+        if draw.random() < 0.3:
+            self.add(at - draw.choice((0.01, 0.2)), "save", name)
+        self.add(at, "crash", name)
+        if draw.random() < 0.6:
+            self.add(at + draw.choice((0.005, 0.1)), "failover", "replica")
+        self.add(later, "restart", name, draw.choice(DATA))
+
+    def _split(self, at: float, later: float) -> None:
+        """The former primary lives on for a while, and some clients with it."""
+        number = self._number()
+        self.add(at, "split", f"r{number}")
+        for _ in range(self.chance.randrange(6)):
+            other = self.chance.randrange(1, self.settings["servers"] + 1)
+            self.command(self.chance.uniform(at, later), f"r{other}")
+        for other in range(1, self.settings["servers"] + 1):
+            self.add(later, "follow", f"r{other}")
+
+    def _cut(self, at: float, later: float) -> None:
+        one, other = self._anybody(), self._anybody()
+        if one != other:
+            for pair in ((one, other), (other, one))[: self.chance.choice((1, 2, 2))]:
+                self.add(at, "cut", *pair)
+            self.add(later, "heal", one, other)
+
+    def _slow(self, at: float, later: float) -> None:
+        node = self._anybody()
+        self.add(at, "slow", node, self.chance.choice((10, 100)))
+        self.add(later, "slow", node, 1)
+
+    def _kafka(self, at: float, later: float) -> None:
+        self.add(at, "kafka", "off")
+        self.add(later, "kafka", "on")
+
+    def _away(self, at: float, later: float) -> None:
+        place = self.chance.choice(("changes", "positions")), self.chance.randrange(self.settings["partitions"])
+        self.add(at, "away", *place, self.chance.choice(LACKS))
+        self.add(later, "back", *place)

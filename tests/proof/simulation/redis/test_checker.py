@@ -1,0 +1,106 @@
+"""What is wrong is noticed, and named: each part of the checker has failed once."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from deelog_interceptors.redis.node import RedisNode
+from deelog_interceptors.redis.segment_tape import SegmentTape, TapedChange
+from deelog_proof.simulation import run as runs
+from deelog_proof.simulation.redis.world import RedisWorld
+from deelog_proof.simulation.script import parse
+from deelog_schemas.header import Kind
+from deelog_schemas.records import decode
+
+SCRIPT = "cache redis\n0.1 write SET k1 v1\n0.1 write SET k1 v2\n"
+
+
+def world_of(script: str = SCRIPT) -> RedisWorld:
+    return RedisWorld(parse(script))
+
+
+def broken(world: RedisWorld) -> str:
+    """What is wrong in the end."""
+    violation = world.run().violation
+    assert violation is not None
+    return str(violation)
+
+
+@pytest.fixture
+def drops(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Has connectors drop a change with this value."""
+    monkeypatch.setattr(runs, "PEACE", 5.0)
+
+    def drop(value: bytes) -> None:
+        add = SegmentTape.add
+
+        def kept(self: SegmentTape, change: TapedChange) -> None:
+            if change.value != value:
+                add(self, change)
+
+        monkeypatch.setattr(SegmentTape, "add", kept)
+
+    return drop
+
+
+def test_a_change_that_is_missing_in_the_end(drops: Any) -> None:
+    drops(b'{"type":"string","value":"v2"}')
+    assert "alive: not at rest" in broken(world_of())
+
+
+def test_a_change_that_is_missing_in_between(drops: Any) -> None:
+    drops(b'{"type":"string","value":"v1"}')
+    assert "told: segment" in broken(world_of())
+
+
+def test_rows_that_are_not_those_of_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deelog_schemas.fold.digest_of", lambda entries: "another")
+    assert "digest: " in broken(world_of())
+
+
+def test_an_exception_of_a_connector(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("of a test")
+
+    monkeypatch.setattr(RedisNode, "_warn", fail)
+    assert "ValueError('of a test')" in broken(world_of())
+
+
+def test_a_position_that_is_written_twice() -> None:
+    world = world_of()
+    assert world.run().violation is None
+    logs = [world.kafka.logs["p.c", partition] for partition in range(2)]
+    records = [record for log in logs for record in log.read(log.first, log.end)[0]]
+    world.checker._record(next(record for record in records if decode(*record).header.kind is Kind.CHANGE))
+    assert world.checker.violation is not None
+    assert world.checker.violation.part == "twice"
+
+
+def test_what_is_taken_back_without_a_failover() -> None:
+    world = world_of()
+    assert world.run().violation is None
+    world.nodes["c1"].core.counts.corrections = 1  # type: ignore[attr-defined]
+    world.connectors = lambda: [SimpleNamespace(member="c1", core=SimpleNamespace(primaries=lambda: [1]))]  # type: ignore
+    world.checker.violation = None
+    world.checker.final()
+    assert str(world.checker.violation).startswith("taken: 1 changes are taken back")
+
+
+def test_two_that_write() -> None:
+    world = world_of()
+    assert world.run().violation is None
+    world.checker.final()
+    assert str(world.checker.violation) == "health: there are the writers []"
+
+
+def test_who_keeps_too_much() -> None:
+    world = world_of()
+    assert world.run().violation is None
+    budget = SimpleNamespace(operations=11, max_operations=9, overdrawn=1)
+    node = SimpleNamespace(member="c1", core=SimpleNamespace(budget=budget))
+    world.connectors = lambda: [node]  # type: ignore
+    world.checker.sample()
+    assert str(world.checker.violation) == "limit: c1 holds 11 operations"

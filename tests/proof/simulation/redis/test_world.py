@@ -1,0 +1,173 @@
+"""Servers of Redis and connectors, as scripts and seeds have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from deelog_proof.simulation.campaign import Plan, run
+from deelog_proof.simulation.cli import simulate
+from deelog_proof.simulation.redis.generate import FAULTS
+from deelog_proof.simulation.redis.vacuity import GUARD
+from deelog_proof.simulation.redis.verbs import VERBS
+from deelog_proof.simulation.redis.world import RedisWorld
+from deelog_proof.simulation.run import Verdict
+from deelog_proof.simulation.script import parse
+from deelog_schemas.keys import segment_of
+
+PLAN = Plan(1, 12, 3000, tuple(FAULTS), "redis")
+
+
+def played(*lines: str) -> tuple[RedisWorld, Verdict]:
+    """What comes of a script."""
+    world = RedisWorld(parse("\n".join(("cache redis", *lines))))
+    verdict = world.run()
+    assert verdict.violation is None, verdict.violation
+    return world, verdict
+
+
+def topic(world: RedisWorld) -> dict[bytes, bytes]:
+    """What the topic has in the end."""
+    readers = world.checker.readers.values()
+    return {key: entry.value for reader in readers for key, entry in reader.entries.items()}
+
+
+def string(value: str) -> bytes:
+    return b'{"type":"string","value":"%b"}' % value.encode()
+
+
+@pytest.mark.parametrize("seed", range(PLAN.first, PLAN.last + 1))
+def test_seeds_hold(seed: int) -> None:
+    outcome = run(PLAN.script(seed))
+    assert not outcome.part, outcome.text
+
+
+def test_a_seed_runs_the_same_each_time_and_another_one_does_not() -> None:
+    first, again, other = (run(PLAN.script(seed)).digest for seed in (3, 3, 4))
+    assert first == again != other
+
+
+@pytest.mark.slow
+def test_a_campaign_sees_what_it_is_there_to_see() -> None:
+    outcome = CliRunner().invoke(simulate, ["--cache", "redis", "--seeds", "1..100", "--jobs", "2"])
+    assert outcome.exit_code == 0, outcome.output
+    assert "100  of 100 seeds" in outcome.output
+
+
+def test_a_campaign_is_asked_for_each_of_its_faults() -> None:
+    asked = GUARD.missing({}, tuple(FAULTS), 1_000_000, 3000)
+    faults = {name.removeprefix("fault ") for name in asked if name.startswith("fault ")}
+    assert faults == {name for name, verb in VERBS.items() if verb.fault and name != "recreate"}
+    assert "corrections" in asked
+
+
+def test_commands_are_told_one_by_one_and_a_transaction_is_whole() -> None:
+    world, verdict = played(
+        "0.1 write SET a 1",
+        "0.1 write SET a 2 / RPUSH l x / SET b 3",
+        "0.2 write SET a 9 NX",
+        "0.3 write_to r2 SET a 7",
+    )
+    expected = {b"a": string("2"), b"b": string("3"), b"l": b'{"type":"list","value":["x"]}'}
+    assert topic(world) == expected
+    assert (verdict.counts["did write"], verdict.counts["did write_to"]) == (2, 0), "two of them are refused"
+    assert verdict.counts["record CHANGE"] == 4
+    assert verdict.counts["reset initial"] == 4
+
+
+def test_a_failover_that_loses_writes_is_taken_back() -> None:
+    world, verdict = played(
+        "set acks_all 0", "0.1 write SET a 1", "0.2 cut r1 r2", "0.3 write SET a 2 / SET b 1", "0.31 failover r2"
+    )
+    assert topic(world) == {b"a": string("1")}
+    assert verdict.counts["lost by servers"] == 1
+    assert verdict.counts["corrections"] == 2
+
+
+def test_with_all_replicas_nothing_is_taken_back_that_they_have() -> None:
+    world, verdict = played("0.1 write SET a 1", "0.2 write SET b 1", "0.3 failover r2", "0.4 write SET a 2")
+    assert topic(world) == {b"a": string("2"), b"b": string("1")}
+    assert (verdict.counts["corrections"], verdict.counts["lost by servers"]) == (0, 0)
+    assert world.primary == "r2"
+    assert world.names == {"primary": "r2", "writer": "c2", "replica": "r1", "reader": "c1"}
+
+
+def test_a_primary_that_lives_on_is_written_to_until_it_follows() -> None:
+    world, verdict = played("0.1 write SET a 1", "0.3 split r2", "0.31 write_to r1 SET a 2", "0.9 follow r1")
+    assert topic(world) == {b"a": string("1")}
+    assert (verdict.counts["did write_to"], verdict.counts["lost by servers"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "left"),
+    [
+        ("none", {}),
+        ("same", {b"a": string("2")}),
+        ("saved", {b"a": string("1")}),
+        ("append-only", {b"a": string("2")}),
+    ],
+)
+def test_a_primary_comes_back_with_what_it_had(data: str, left: dict[bytes, bytes]) -> None:
+    world, verdict = played(
+        "0.1 write SET a 1", "0.2 save r1", "0.3 write SET a 2", "0.5 crash r1", f"0.6 restart r1 {data}"
+    )
+    assert topic(world) == left
+    assert verdict.counts["lost by servers"] == {"none": 2, "saved": 1}.get(data, 0)
+
+
+def test_a_connector_that_is_killed_goes_on_where_it_was() -> None:
+    _, verdict = played("0.1 write SET a 1", "0.3 crash c1", "0.4 write SET a 2", "0.5 restart c1")
+    assert {name: n for name, n in verdict.counts.items() if name.startswith("reset ")} == {"reset initial": 4}
+    assert verdict.counts["record CHANGE"] == 2
+
+
+def test_behind_the_end_of_the_backlog_all_is_sent_anew() -> None:
+    world, verdict = played("0.1 write SET a 1", "0.3 crash c1", "0.4 write SET a 2", "0.5 trim r1 0", "0.6 restart c1")
+    assert topic(world) == {b"a": string("2")}
+    assert verdict.counts["reset stream_lost"] == 4
+
+
+def test_a_connector_leaves_and_a_twin_takes_its_place() -> None:
+    _, verdict = played("0.1 leave c1", "0.5 restart c1", "0.7 twin c1", "0.8 write SET a 1")
+    assert [verdict.counts[f"did {name}"] for name in ("leave", "restart", "twin")] == [1, 1, 1]
+
+
+def test_what_cannot_happen_is_passed_over() -> None:
+    lines = ("failover primary", "split r1", "follow r1", "restart r1", "twin c3", "save r2", "trim r2 5")
+    _, verdict = played("set servers 3", "0.1 crash r2", *(f"0.2 {line}" for line in lines), "0.3 failover r2")
+    # c3 is there, and gets a twin.
+    assert {name for name in verdict.counts if name.startswith("did ")} == {"did crash", "did twin"}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("0.1 write GET a", "GET is none of APPEND, "),
+        ("0.1 failover c1", "c1 is no server: they are primary, replica, r1, r2"),
+        ("0.1 leave r1", "r1 is no connector: they are writer, reader, c1, c2"),
+        ("0.1 restart r1 some", "some is none of none, same, saved, append-only"),
+        ("0.1 away topology 0 leader", "topology is none of changes, positions"),
+        ("0.1 trim r1 much", "much is no whole number"),
+        ("0.1 put s0k1 v1", "put is none of write, "),
+        ("set nodes 3", "nodes is none of servers, "),
+        ("cache memcached", "a cache is one of grid, redis"),
+    ],
+)
+def test_a_wrong_line_of_a_script_is_named(line: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "script.txt"
+    file.write_text(f"cache redis\n{line}\n")
+    result = CliRunner().invoke(simulate, ["--script", str(file)])
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_a_script_is_text_and_back() -> None:
+    script = PLAN.script(5)
+    assert str(script).startswith("# seed 5\ncache redis\n")
+    assert parse(str(script)) == script
+
+
+def test_keys_are_spread() -> None:
+    assert len({segment_of(b"k%d" % number, 4) for number in range(8)}) == 4, "as scenarios take it for granted"
