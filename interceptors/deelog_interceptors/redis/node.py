@@ -86,6 +86,8 @@ class RedisNode:
         self._looked_up: set[bytes | Omitted] = set()
         """The names of commands of which the server has said which keys they write."""
         self._link: Link | None = None
+        self._is_elsewhere = False
+        """Whether the server was found to have another stream than the one that is read."""
         self._cluster = False
         self._view: View | None = None
         self._warn_at = 1
@@ -252,9 +254,11 @@ class RedisNode:
             self._wake()
             if not self._writes and self._hurried is None:
                 self._hurried = asyncio.get_running_loop().call_later(_HURRY_SECONDS, self._hurry)
-            while self.capture.is_full():  # a server drops who reads too slowly, and keeps the stream for a while
+            # A server drops who reads too slowly, and keeps the stream for a while.
+            while self.capture.is_full() and not self._is_elsewhere:
                 self._moved.clear()
                 await self._moved.wait()
+            self._is_elsewhere = False
 
     async def _look_up(self, commands: list[tuple[Arguments, int]]) -> None:
         """Puts what the server says of them in the place of commands that are not known. Raises `LinkLost`."""
@@ -320,6 +324,9 @@ class RedisNode:
                     if not client.is_connected:
                         await client.connect()
                     view, role, ends = await self._told_by(client)
+                    if self.capture.is_full():
+                        name, _ = await reading.place(client)
+                        self._check(tape, name)
                 except LinkLost:
                     await client.close()
                     continue
@@ -472,6 +479,9 @@ class RedisNode:
     def _check(self, tape: Tape, name: str) -> None:
         """Raises `LinkLost` where what was read is not of the stream that is read now."""
         if self.capture.tape is not tape or tape.lineage.id != name:
+            # Where the tape is full of what waits for that one, only the end of the link makes room.
+            self._is_elsewhere = True
+            self._moved.set()
             raise LinkLost(f"{self.address} goes on with another stream")
 
     async def _read_keys(self, places: list[tuple[int, bytes]]) -> None:

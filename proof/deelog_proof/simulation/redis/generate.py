@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import Final
 
 from deelog_proof.simulation.common_verbs import LACKS
@@ -23,6 +24,8 @@ FAULTS: Final[dict[str, tuple[str, ...]]] = {
     "partition": ("away",),
 }
 """Kinds of faults by the name that `--faults` gives them."""
+HINDRANCES: Final = ("crash", "crash_server", "pause", "hang", "kafka", "nokafka", "lose", "fence", "away", "trim")
+"""What may go wrong while a replica becomes primary."""
 _STEPS_PER_SECOND: Final = 1500
 """About so many steps has a second of a script."""
 
@@ -109,10 +112,33 @@ class _Writer:
         being handled."""
         draw = self.chance
         start, length = draw.uniform(0.1, 0.1 + self.seconds), draw.choice((0.02, 0.1, 0.5))
+        if "failover" in kinds and draw.random() < 0.5:
+            self._takeover(start, kinds)
+            return
         for _ in range(draw.randrange(3, 15)):
             self.command(start + draw.uniform(-0.02, length))
         for _ in range(draw.randrange(1, 4)):
             self.fault(draw.choice(kinds), start + draw.uniform(0, length))
+
+    def _takeover(self, start: float, kinds: Sequence[str]) -> None:
+        """A replica that lags becomes primary: what it lacks is lost, Kafka may have it, and more goes wrong."""
+        draw = self.chance
+        lag, hindrances = draw.choice((0.003, 0.01, 0.05)), [kind for kind in HINDRANCES if kind in kinds]
+        for _ in range(draw.randrange(3, 15)):
+            self.command(start + draw.uniform(-0.02, 2 * lag))
+        if draw.random() < 0.7:
+            self.add(start, "cut", "primary", "replica")
+        for kind in draw.choices(hindrances, k=draw.randrange(3)) if hindrances else ():
+            self.fault(kind, start + draw.uniform(0, 3 * lag))
+        self.add(start + lag, draw.choice(("failover", "failover", "split")), "replica")
+        later = start + lag + draw.choice((0.02, 0.2, 0.5))
+        for _ in range(draw.randrange(8)):
+            self.command(draw.uniform(start + lag, later), draw.choice(("", "", "replica")))
+        servers = [f"r{number}" for number in range(1, self.settings["servers"] + 1)]
+        for pair in combinations(servers, 2):
+            self.add(later, "heal", *pair)
+        for server in servers:
+            self.add(later, "follow", server)
 
     def fault(self, kind: str, at: float) -> None:
         """One, and its end."""
