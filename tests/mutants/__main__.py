@@ -191,22 +191,23 @@ def baseline(chosen: Sequence[Mutant], seeds: int, seconds: float, console: Cons
     """What is wrong with the sources as they are: with the first seeds, or with a scenario that is to find a mutant."""
     scenarios = dict.fromkeys(m.detector.partition(" ")[2] for m in chosen if m.detector.startswith("scenario "))
     sound = [replace(SOUND, detector="scenario " + " ".join(scenarios))] if scenarios else []
-    if any(not m.detector for m in chosen):
-        sound.append(SOUND)
+    sound += [replace(SOUND, cache=cache) for cache in sorted({m.cache for m in chosen if not m.detector})]
     found = hunt(sound, range(1, min(seeds, BASELINE) + 1), 1, seconds, console) if sound else []
     return "; ".join(r.text for r in found if r.caught)
 
 
 def confirm(results: Sequence[Result], seconds: float, console: Console) -> None:
     """A seed that the sources as they are fail as well counts for nobody."""
-    known: dict[tuple[tuple[str, ...], int], bool] = {}
+    known: dict[tuple[str, tuple[str, ...], int], bool] = {}
     for result in results:
         if not result.caught or result.seeds is None:
             continue
-        key = result.mutant.faults, result.seeds
+        mutant = result.mutant
+        key = mutant.cache, mutant.faults, result.seeds
         if key not in known:
-            checked = not key[0] and key[1] <= BASELINE
-            known[key] = not checked and hunt([replace(SOUND, faults=key[0])], key[1:], 1, seconds, console)[0].caught
+            checked = not mutant.faults and result.seeds <= BASELINE
+            same = replace(SOUND, cache=mutant.cache, faults=mutant.faults)
+            known[key] = not checked and hunt([same], (result.seeds,), 1, seconds, console)[0].caught
         if known[key]:
             result.caught, result.text = False, f"the sources as they are fail seed {result.seeds} as well"
 

@@ -2454,7 +2454,7 @@ SPARK: Final = (
     ),
 )
 
-NO_STREAM: Final = "the simulation has no cache in another process"
+NO_STREAM: Final = "no seed of the grid has a cache in another process, and those of Redis seldom come so far"
 STREAMS: Final = (
     Mutant(
         "renewed-before-the-stream-has-heard",
@@ -2493,8 +2493,7 @@ STREAMS: Final = (
         "",
         "what a lost primary wrote behind the fork passes for this stream's",
         (Edit(TAPE, "known, tape = min(self.lineage.end_of(source.id), self.offset)", "known, tape = self.offset"),),
-        detector="pytest tests/interceptors/redis/test_tape.py -k counted_from_a_position",
-        because=NO_STREAM,
+        cache="redis",
     ),
     Mutant(
         "low-above-an-unwritten-change",
@@ -2509,8 +2508,7 @@ STREAMS: Final = (
         "",
         "a value stands at a change that it is younger than: a failover between the two keeps it for ever",
         (Edit(SEGMENT_TAPE, "at, clears = touched[count - 1].offset", "at, clears = touched[0].offset"),),
-        detector="pytest tests/interceptors/redis/test_segment_tape.py -k stands_at_the_last",
-        because=NO_STREAM,
+        cache="redis",
     ),
     Mutant(
         "given-way-and-not-named",
@@ -2678,6 +2676,107 @@ STREAMS: Final = (
         "changes give way to one that a failover has replaced by another",
         (Edit(CAPTURE, "shown if shown <= end else 0", "shown"),),
         detector="pytest tests/interceptors/redis/test_capture.py -k stream_that_is_lost",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "numbers-from-its-own-start",
+        "",
+        "a connector counts changes from where it began to read, not from a position in Kafka",
+        (
+            Edit(
+                CAPTURE,
+                "            anchor, last = found\n",
+                "            anchor, last = Anchor(self.tape.segments[segment].begin, 0), 0\n",
+            ),
+        ),
+        cache="redis",
+    ),
+    Mutant(
+        "link-loss-bridged",
+        "",
+        "a stream that does not go on is taken for the one that was read: what came in between is missed",
+        (Edit(REDIS_NODE, "goes_on = link.continues and wanted is not None", "goes_on = wanted is not None"),),
+        cache="redis",
+    ),
+    Mutant(
+        "swap-passed-over",
+        "",
+        "two databases change places, and the topic keeps the entries of the other one",
+        (Edit(TAPE, 'self._unknown("SWAPDB", offset)', "pass"),),
+        cache="redis",
+    ),
+    Mutant(
+        "source-of-a-rename-stays",
+        "",
+        "a key that was renamed is there under both names",
+        (
+            Edit(
+                COMMANDS,
+                "        found: list[Change] = [Touched(given[place], created, _database(given))]",
+                "        found: list[Change] = []",
+            ),
+        ),
+        cache="redis",
+    ),
+    Mutant(
+        "reset-keeps-what-it-replaces",
+        "",
+        "changes from before a reset hold up its rows for ever",
+        (
+            Edit(
+                CAPTURE,
+                "        self.tape.segments[segment].drop(self.tape.offset)\n        self._reading",
+                "        self._reading",
+            ),
+        ),
+        cache="redis",
+    ),
+    Mutant(
+        "claimed-in-an-old-epoch",
+        "",
+        "a connector claims with the epoch of the one before it",
+        (
+            Edit(
+                CAPTURE,
+                "self._epoch = max(self._epoch, self.sink.highest_claim()) + 1",
+                "self._epoch = max(self._epoch, self.sink.highest_claim(), 1)",
+            ),
+        ),
+        cache="redis",
+    ),
+    Mutant(
+        "image-later-than-it-is",
+        "",
+        "an image waits for an offset that the stream may never reach",
+        (
+            Edit(
+                REDIS_READING,
+                "        found.id, offset = id_of(info), offset_of(role)\n",
+                "        found.id, offset = id_of(info), offset_of(role) + 1000\n",
+            ),
+        ),
+        cache="redis",
+    ),
+    Mutant(
+        "low-of-some-segments",
+        "",
+        "all is low up to where one partition's segments were taken over: what the others lack is never sent",
+        (Edit(TAPE, "if self.segments[number].lacks_what_was_before():", "if False:"),),
+        detector="scenario low_water",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "full-tape-looks-at-nothing",
+        "",
+        "a server comes back with another stream while the tape is full, and capture stands for ever",
+        (
+            Edit(
+                REDIS_NODE,
+                "                    if self.capture.is_full():\n                        name",
+                "                    if False:\n                        name",
+            ),
+        ),
+        detector="scenario full_of_another_stream",
         because=NO_STREAM,
     ),
 )
