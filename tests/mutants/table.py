@@ -2779,6 +2779,30 @@ STREAMS: Final = (
         detector="scenario full_of_another_stream",
         because=NO_STREAM,
     ),
+    Mutant(
+        "cleared-within-rows",
+        "",
+        "keys that are flushed while rows are read are neither rows nor told: a failover brings them back unseen",
+        (Edit(CAPTURE, "tape.is_cleared(reset.offset)", "tape.is_cleared(reset.listed)"),),
+        detector="scenario cleared_within_rows",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "counted-from-before-what-was-pruned",
+        "",
+        "changes that were given up as written, and then replaced by a server that lacked them, are never told again",
+        (Edit(TAPE, "max(tape.begin, self.gap, mark.offset) <= anchor", "max(tape.begin, self.gap) <= anchor"),),
+        detector="scenario older_stream_between",
+        because=NO_STREAM,
+    ),
+    Mutant(
+        "waits-and-is-not-named",
+        "",
+        "a change that is to tell what a lost stream left in Kafka is lost as well: nobody tells the key",
+        (Edit(SEGMENT_TAPE, "            self.later.setdefault(key, pending[key])\n", "            pass\n"),),
+        detector="pytest tests/interceptors/redis/test_segment_tape.py -k tells_what_is_wrong",
+        because=NO_STREAM,
+    ),
 )
 
 MUTANTS: Final = (*TAKEOVER, *WRITING, *RESETS, *BACKUPS, *SHELL, *TOPOLOGY, *SPARK, *STREAMS)

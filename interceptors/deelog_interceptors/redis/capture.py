@@ -381,8 +381,9 @@ class Capture(StreamSide):
         if reset.images is None or reset.offset > min(self.acked, self.tape.offset):
             return
         tape, sequence = self.tape.segments[segment], self.sink.last_sequence(segment)
-        # Behind a gap nothing is known. Of a clear any key may be there again after a failover, and none is listed.
-        if self.tape.gap > tape.begin or tape.is_cleared(reset.listed):
+        # Behind a gap nothing is known. Of a clear any key may be there again after a failover: none is listed behind
+        # it, and those that were listed before it are read as gone.
+        if self.tape.gap > tape.begin or tape.is_cleared(reset.offset):
             self.read_rows(segment, reset.reset_id)
             return
         del self._resets[segment]

@@ -193,11 +193,16 @@ class SegmentTape:
             self._touch(change)
 
     def correct(self, keys: Iterable[bytes]) -> None:
-        """Of these keys Kafka holds what this stream does not have: they are told first."""
+        """Of these keys Kafka holds what this stream does not have: they are told first, or by a change that waits."""
         assert self.mark is not None
-        pending = {change.key for change in self.waiting if change.reason != Reason.CLEAR}
+        pending: dict[bytes, int] = {}
+        for change in self.waiting:
+            if change.reason != Reason.CLEAR:
+                pending.setdefault(change.key, change.offset)
         offset = self.told[-1].change.offset if self.told else self.mark.offset
-        for key in sorted(set(keys) - pending, reverse=True):
+        for key in pending.keys() & set(keys):  # that change may be lost with its server
+            self.later.setdefault(key, pending[key])
+        for key in sorted(set(keys) - pending.keys(), reverse=True):
             change = TapedChange(offset, Reason.CORRECT, key, None, None, False, 0)
             self.waiting.appendleft(change)
             self._touch(change)
@@ -210,9 +215,9 @@ class SegmentTape:
         self.waiting.clear()
         self.begin, self.mark = offset, None
 
-    def is_cleared(self, listed: int) -> bool:
+    def is_cleared(self, upto: int) -> bool:
         """Whether there was a clear since `drop`, up to that offset."""
-        return any(change.reason == Reason.CLEAR and change.offset <= listed for change in self.waiting)
+        return any(change.reason == Reason.CLEAR and change.offset <= upto for change in self.waiting)
 
     def take_rows(self, images: Iterable[Image], listed: int, sequence: int) -> list[Entry]:
         """What was read since `drop`: rows of that sequence, the last one. The changes behind are handed over.

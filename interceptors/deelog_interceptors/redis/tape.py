@@ -162,7 +162,7 @@ class Tape:
             self.named += self.segments[number].name(low, high, those)
 
     def low(self) -> tuple[int, int]:
-        """The offset up to which all is in Kafka, and the database of the command behind it; 0, where that is not known."""
+        """The offset up to which all is in Kafka, and the database of the command behind it; 0 if that is not known."""
         # One that is still to be taken over, or reset, may lack what came before this tape.
         while self._unsettled:
             number = next(iter(self._unsettled))
@@ -226,10 +226,14 @@ class Tape:
         behind it are missing.
         """
         known, tape = min(self.lineage.end_of(source.id), self.offset), self.segments[segment]
-        anchor, (offset, sequence) = source.begin, source.end
+        anchor, (offset, sequence), mark = source.begin, source.end, tape.mark or Anchor(-1, -1)
         if offset <= known:  # what there was of the segment up to `low` is in Kafka, and so its last position's
             anchor = Anchor(max(offset, min(low, known)), sequence)
-        if not max(tape.begin, self.gap) <= anchor.offset <= known:
+        elif anchor < mark < source.end and mark.offset <= known and anchor.sequence <= mark.sequence <= sequence:
+            anchor = mark  # an earlier position of the run
+        # What was pruned is not here any more. A position may be of before that, where a server of an older stream was
+        # taken for the primary meanwhile.
+        if not max(tape.begin, self.gap, mark.offset) <= anchor.offset <= known:
             return None
         return anchor, anchor.sequence + tape.number(anchor.offset, known)
 

@@ -325,6 +325,15 @@ def test_a_key_that_went_as_often_as_it_was_told_went_for_these_reasons() -> Non
     ]
 
 
+def test_a_change_that_waits_is_named_where_it_tells_what_is_wrong() -> None:
+    tape = opened(put(20, b"a"), put(30, b"a"), clear(40))
+    tape.correct([b"a", b"b", b""])
+    assert (tape.later, [change.key for change in tape.waiting]) == ({b"a": 20}, [b"", b"b", b"a", b"a", b""])
+    tape.later[b"a"] = 30
+    tape.correct([b"a"])
+    assert tape.later == {b"a": 30}, "one that is told later anyway"
+
+
 def test_only_what_removes_a_key_is_named() -> None:
     tape = opened(clear(10), put(20, b""), touch(30))
     assert tape.name(0, 40, {b"": ["expire"], b"k": ["expire"]}) == 0

@@ -168,6 +168,16 @@ def test_changes_that_are_missing_cannot_be_counted() -> None:
     assert tape.counted(OF_A, source((80, 5), (200, 6)), 500) is None
 
 
+def test_nothing_is_counted_from_before_what_was_pruned() -> None:
+    tape = taped(*sets(110, 120, 130))
+    tape.segments[OF_A].prune(Anchor(120, 2))
+    assert tape.counted(OF_A, source((100, 0), (110, 1)), -1) is None, "of a server that lacked what was pruned"
+    assert tape.counted(OF_A, source((110, 1), (500, 9)), -1) == (Anchor(120, 2), 3), "of the run that was pruned"
+    assert tape.counted(OF_A, source((110, 1), (500, 1)), -1) is None, "of another one"
+    assert tape.counted(OF_A, source((110, 3), (500, 9)), -1) is None
+    assert tape.counted(OF_A, source((120, 2), (500, 9)), -1) == (Anchor(120, 2), 3)
+
+
 def test_positions_prune_what_cannot_fork_before_them() -> None:
     tape = taped(*sets(110, 120, 130))
     tape.position_read(OF_A, source((110, 5), (131, 8)))
