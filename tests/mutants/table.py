@@ -1059,8 +1059,16 @@ RESETS: Final = (
         "found-is-forgotten",
         "truncation-noticed",
         "an owner that looked again at what it had written does not miss it when it is cut off behind that",
-        (Edit(TAKEOVERS, "scan.to_find_again(offset)", "scan.inherited_runs()"),),
+        (Edit(TAKEOVERS, "scan.to_find_again(offset, ledger.read_from_sequence)", "scan.inherited_runs()"),),
         detector="scenario cut_after_it_was_found",
+        because=RARE,
+    ),
+    Mutant(
+        "found-where-it-is-not-read",
+        "",
+        "what was found below where the next look begins is missed there: a reset for nothing",
+        (Edit(SCAN, "if sequence > max(self.reset_at, above)]", "if sequence > self.reset_at]"),),
+        detector="scenario found_below_where_it_reads",
         because=RARE,
     ),
     Mutant(

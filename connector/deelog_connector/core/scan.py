@@ -181,12 +181,15 @@ class SegmentScan:
             return []
         return [(1 + next(s for s in range(written, self.reset_at, -1) if s not in found), number)]
 
-    def to_find_again(self, offset: int) -> list[CommittedRun]:
-        """What was found, none of it below `offset`: a look at the log's end has not verified all of it yet."""
+    def to_find_again(self, offset: int, above: int) -> list[CommittedRun]:
+        """What was found: a look at the log's end has not verified all of it yet.
+
+        None of it is below `offset`, but for operations up to the sequence `above`, which others have vouched for.
+        """
         again = [*(run for run in self.runs if not run.number), *self.inherited_runs()]
         if self.snapshot_rows:
             again.append(CommittedRun.of_rows(len(self.snapshot_rows), self.snapshot_rows[0]))
-        sequences = [sequence for sequence in self.sequences if sequence > self.reset_at]
+        sequences = [sequence for sequence in self.sequences if sequence > max(self.reset_at, above)]
         if sequences:  # also what an old owner wrote since the position that was inherited
             again.append(CommittedRun(min(sequences), max(sequences), len(sequences), offset))
         reset = CommittedRun(self.reset_at, self.reset_at, 0, self.complete_resets.get(self.reset_at, -1))

@@ -315,7 +315,7 @@ class Takeover:
             ledger.coalesced_runs = scan.gaps(written)
             segment.count_gaps(written)
         offset = min([ledger.read_from, *(run.offset for run in scan.runs)])
-        ledger.resume(scan.to_find_again(offset))
+        ledger.resume(scan.to_find_again(offset, ledger.read_from_sequence))
         # An old owner may have ended a reset after this node's claim was read. A reader that begins at an older reset
         # would hold keys for ever whose rows that one left out.
         ledger.base_offset = max(ledger.base_offset, *scan.complete_resets.values(), -1)

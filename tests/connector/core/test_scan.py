@@ -234,13 +234,16 @@ def test_a_reset_of_which_rows_were_cut_away_is_not_whole_because_other_keys_cha
 def test_what_was_found_is_looked_for_again() -> None:
     runs = [CommittedRun(1, 3, 3, 4), CommittedRun(2, 2, 0, 5), CommittedRun(-1, -1, 2, 6)]
     scan = SegmentScan(HISTORY, runs=runs)
-    assert scan.to_find_again(9) == runs[1:2]
+    assert scan.to_find_again(9, -1) == runs[1:2]
     # Of rows also those that nobody counted: they must not stand for others later.
     read(scan, (ROW, 1, 0, b"x"), (ROW, 1, 0, b"y"), (ROW, 1, 0, b"x"))
-    assert scan.to_find_again(9) == [runs[1], CommittedRun(-1, -1, 3, 0)]
+    assert scan.to_find_again(9, -1) == [runs[1], CommittedRun(-1, -1, 3, 0)]
     scan = SegmentScan(HISTORY, runs=runs[:2])
     read(scan, (CHANGE, 1, 1, b"a"), (BEGIN, 1, 1, b""), (END, 1, 1, b""), (CHANGE, 1, 2, b"a"), (CHANGE, 4, 5, b"b"))
-    assert scan.to_find_again(9) == [runs[1], CommittedRun(2, 5, 2, 9), CommittedRun(1, 1, 0, 1)]
+    assert scan.to_find_again(9, -1) == [runs[1], CommittedRun(2, 5, 2, 9), CommittedRun(1, 1, 0, 1)]
+    # Below `read_from`, which need not be read, others have vouched for what is there.
+    assert scan.to_find_again(9, 2) == [runs[1], CommittedRun(5, 5, 1, 9), CommittedRun(1, 1, 0, 1)]
+    assert scan.to_find_again(9, 5) == [runs[1], CommittedRun(1, 1, 0, 1)]
 
 
 @pytest.mark.parametrize(

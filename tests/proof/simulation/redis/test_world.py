@@ -51,7 +51,7 @@ def test_a_seed_runs_the_same_each_time_and_another_one_does_not() -> None:
 
 @pytest.mark.slow
 def test_a_campaign_sees_what_it_is_there_to_see() -> None:
-    outcome = CliRunner().invoke(simulate, ["--cache", "redis", "--seeds", "1..100", "--jobs", "2"])
+    outcome = CliRunner().invoke(simulate, ["--cache", "redis", "--seeds", "1..100", "--steps", "1000", "--jobs", "2"])
     assert outcome.exit_code == 0, outcome.output
     assert "100  of 100 seeds" in outcome.output
 
