@@ -169,13 +169,6 @@ class RedisServer:
 
     # -- what is asked ------------------------------------------------------------------------------------------------
 
-    def execute(self, *words: bytes, database: int = 0) -> Reply:
-        """Carries out a client's command. Raises `Refused`."""
-        try:
-            return self._run(database, words)
-        finally:
-            self._propagate()
-
     def execute_all(self, commands: Iterable[Words]) -> list[Reply]:
         """Carries out a client's transaction: the reply to each command, or `Refused`."""
         try:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Final, Generic, TypeVar
 
+from deelog_connector.core.reset_strategy import Strategy
 from deelog_connector.kafka_port import COMPACTED
+from deelog_connector.runtime import Connector
 from deelog_proof.memory.broker import Kafka
 from deelog_proof.memory.engine import Engine
 from deelog_proof.memory.network import Network
@@ -21,6 +23,7 @@ from deelog_proof.simulation.context import CHANGES, POSITIONS
 from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.hosted import Gone, Hosted
 from deelog_proof.simulation.judge import Judge, Violation
+from deelog_proof.simulation.language import Settings
 from deelog_proof.simulation.script import Script
 
 PEACE: Final = 60.0
@@ -80,9 +83,21 @@ class Run(ABC, Generic[P]):
         """Every process that was ever started, in the order of starts."""
         self._peace = False
 
-    @abstractmethod
     def _counted(self) -> Counter[str]:
         """What has happened, by name."""
+        counts = self.counts + self.checker.counts
+        counts.update({f"kafka {name}": n for name, n in self.kafka.counts.items()})
+        for connector in self._connectors():
+            core = connector.core.counts
+            for name in ("takeovers", "pruned", "refused", "corrections", "written", "truncations"):
+                counts[name] += getattr(core, name)
+            counts.update({f"commit_{cause}": n for cause, n in connector.failed_transactions.items()})
+            counts.update({f"overflow {name}": n for name, n in core.overflow.items()})
+        return counts
+
+    @abstractmethod
+    def _connectors(self) -> Iterable[Connector]:
+        """Those of all processes that were ever started."""
 
     @abstractmethod
     def _make_peace(self) -> None:
@@ -183,3 +198,22 @@ class Run(ABC, Generic[P]):
         self.network.slow.clear()
         for a, b in combinations(sorted(node_ids), 2):
             self.network.heal(a, b)
+
+
+def connector_fields(settings: Settings) -> dict[str, str]:
+    """What all connectors of a run have in their configuration, whatever the cache is."""
+    return {
+        "topic.prefix": "p",
+        "cache.name": "c",
+        "bootstrap.servers": "memory:9092",
+        "segment.count": str(settings["segments"]),
+        "topic.creation.default.partitions": str(settings["partitions"]),
+        "cache.acks": "all" if settings["acks_all"] else "1",
+        "transaction.timeout.ms": "1000",
+        "heartbeat.interval.ms": "1000",
+        "max.batch.size": str(settings["batch"]),
+        "incremental.snapshot.chunk.size": str(settings["chunk"]),
+        "max.queue.size": str(settings["max_operations"]),
+        "tombstones.on.delete": str(bool(settings["tombstones"])).lower(),
+        "reset.strategy": list(Strategy)[settings["strategy"]].value,
+    }

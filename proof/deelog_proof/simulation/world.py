@@ -9,6 +9,7 @@ import msgspec
 
 from deelog_connector.core.effects import Effect
 from deelog_connector.core.reset_strategy import Strategy
+from deelog_connector.runtime import Connector
 from deelog_interceptors.grid.data.segment import Role
 from deelog_interceptors.grid.replication import frames
 from deelog_interceptors.grid.topology.view import View
@@ -24,7 +25,7 @@ from deelog_proof.simulation.filtering import fields_of
 from deelog_proof.simulation.hosted import Gone
 from deelog_proof.simulation.node import Node
 from deelog_proof.simulation.process import Process
-from deelog_proof.simulation.run import Run
+from deelog_proof.simulation.run import Run, connector_fields
 from deelog_proof.simulation.script import Script
 from deelog_proof.simulation.verbs import send
 from deelog_schemas import keys
@@ -64,24 +65,17 @@ class World(Run[Node]):
             self.moment_comes(node, "sends", name.lower())
 
     def _counted(self) -> Counter[str]:
-        counts = self.counts + self.checker.counts
-        counts.update({f"kafka {name}": n for name, n in self.kafka.counts.items()})
+        counts = super()._counted()
         for node in self.everybody:
-            c = node.core.counts
             counts["controllers"] += node.grid.controller_service.terms
-            counts.update({f"commit_{cause}": n for cause, n in node.grid.connector.failed_transactions.items()})
-            counts["takeovers"] += c.takeovers
-            counts["pruned"] += c.pruned
-            counts["refused"] += c.refused
-            counts["corrections"] += c.corrections
-            counts["written"] += c.written
-            counts["truncations"] += c.truncations
             counts["caught up by operations"] += node.grid.replicator.catch_up.operations
             counts["caught up by state"] += node.grid.replicator.catch_up.states
             counts["stale answers"] += node.grid.replicator.stale_answers
             counts["frames refused"] += node.grid.backup.refused
-            counts.update({f"overflow {name}": n for name, n in c.overflow.items()})
         return counts
+
+    def _connectors(self) -> list[Connector]:
+        return [node.grid.connector for node in self.everybody]
 
     # -- nodes ------------------------------------------------------------------------------------------------------
 
@@ -189,24 +183,11 @@ class World(Run[Node]):
 
 def _fields(settings: dict[str, int]) -> dict[str, str]:
     """The configuration of all nodes."""
-    fields = {
-        "topic.prefix": "p",
-        "cache.name": "c",
-        "bootstrap.servers": "memory:9092",
+    fields = connector_fields(settings) | {
         "cache.listen": "127.0.0.1:0",
-        "segment.count": str(settings["segments"]),
-        "topic.creation.default.partitions": str(settings["partitions"]),
         "cache.backups": str(settings["copies"] - 1),
         "cache.max.entries": str(settings["capacity"] * settings["segments"]),
-        "cache.acks": "all" if settings["acks_all"] else "1",
         "cache.failure.timeout.ms": "250",
-        "transaction.timeout.ms": "1000",
-        "heartbeat.interval.ms": "1000",
-        "max.batch.size": str(settings["batch"]),
-        "incremental.snapshot.chunk.size": str(settings["chunk"]),
-        "max.queue.size": str(settings["max_operations"]),
-        "tombstones.on.delete": str(bool(settings["tombstones"])).lower(),
-        "reset.strategy": list(Strategy)[settings["strategy"]].value,
         "reset.interval.ms": str(settings["interval"]),
     }
     if settings["notifications"]:

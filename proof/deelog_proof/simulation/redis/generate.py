@@ -134,11 +134,9 @@ class _Writer:
         later = start + lag + draw.choice((0.02, 0.2, 0.5))
         for _ in range(draw.randrange(8)):
             self.command(draw.uniform(start + lag, later), draw.choice(("", "", "replica")))
-        servers = [f"r{number}" for number in range(1, self.settings["servers"] + 1)]
-        for pair in combinations(servers, 2):
+        for pair in combinations(self._servers(), 2):
             self.add(later, "heal", *pair)
-        for server in servers:
-            self.add(later, "follow", server)
+        self._follow(later)
 
     def fault(self, kind: str, at: float) -> None:
         """One, and its end."""
@@ -175,6 +173,14 @@ class _Writer:
         else:
             self.add(at, kind, self._connector())
 
+    def _servers(self) -> list[str]:
+        return [f"r{number}" for number in range(1, self.settings["servers"] + 1)]
+
+    def _follow(self, at: float) -> None:
+        """All follow the primary, whoever that is by then."""
+        for server in self._servers():
+            self.add(at, "follow", server)
+
     def _number(self) -> int:
         return self.chance.randrange(1, self.settings["servers"] + 1)
 
@@ -204,13 +210,11 @@ class _Writer:
 
     def _split(self, at: float, later: float) -> None:
         """The former primary lives on for a while, and some clients with it."""
-        number = self._number()
-        self.add(at, "split", f"r{number}")
+        self.add(at, "split", f"r{self._number()}")
         for _ in range(self.chance.randrange(6)):
-            other = self.chance.randrange(1, self.settings["servers"] + 1)
+            other = self._number()
             self.command(self.chance.uniform(at, later), f"r{other}")
-        for other in range(1, self.settings["servers"] + 1):
-            self.add(later, "follow", f"r{other}")
+        self._follow(later)
 
     def _cut(self, at: float, later: float) -> None:
         one, other = self._anybody(), self._anybody()

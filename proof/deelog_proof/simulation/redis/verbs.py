@@ -112,15 +112,6 @@ def restart(cluster: RedisContext, name: str, data: str = "none") -> bool:
 
 
 @_verb("connector")
-def twin(cluster: RedisContext, name: str) -> bool:
-    """A second process under the node id of a live one."""
-    if live(cluster.nodes, name) is None:
-        return False
-    cluster.start(name)
-    return True
-
-
-@_verb("connector")
 def leave(cluster: RedisContext, name: str) -> bool:
     """SIGTERM of a connector."""
     node = live(cluster.nodes, name)
@@ -166,6 +157,7 @@ def _is_command(argument: str, _: Settings, __: Sequence[str]) -> str:
 
 COMMANDS: Final = frozenset(name.decode() for name in WRITES)
 VERBS.update((name, common_verbs.VERBS[name]) for name in SHARED)
+VERBS["twin"] = common_verbs.VERBS["twin"]._replace(shapes=("connector",))  # two servers have no place
 LANGUAGE: Final = Language(
     SETTINGS,
     LEAST,

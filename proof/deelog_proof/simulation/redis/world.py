@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from deelog_connector.core.reset_strategy import Strategy
+from deelog_connector.runtime import Connector
 from deelog_proof.memory.redis_keyspace import Refused
 from deelog_proof.memory.redis_server import Saved
 from deelog_proof.simulation.hosted import Hosted
@@ -14,7 +14,7 @@ from deelog_proof.simulation.language import Settings
 from deelog_proof.simulation.redis.beside import Beside
 from deelog_proof.simulation.redis.checker import RedisChecker
 from deelog_proof.simulation.redis.server import HOST, Server, port_of
-from deelog_proof.simulation.run import Run
+from deelog_proof.simulation.run import Run, connector_fields
 from deelog_proof.simulation.script import Script
 from deelog_schemas.config import parse
 
@@ -137,17 +137,8 @@ class RedisWorld(Run[Hosted]):
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _counted(self) -> Counter[str]:
-        counts = self.counts + self.checker.counts
-        counts.update({f"kafka {name}": n for name, n in self.kafka.counts.items()})
-        for node in self.everybody:
-            if isinstance(node, Beside):
-                core = node.core.counts
-                counts.update({f"commit_{cause}": n for cause, n in node.redis.connector.failed_transactions.items()})
-                for name in ("takeovers", "pruned", "corrections", "written"):
-                    counts[name] += getattr(core, name)
-                counts["shed"] += node.redis.capture.shed
-        return counts
+    def _connectors(self) -> list[Connector]:
+        return [node.redis.connector for node in self.everybody if isinstance(node, Beside)]
 
     def _make_peace(self) -> None:
         """Ends all faults: brokers and network recover, paused processes resume, dead ones start, twins are alone."""
@@ -178,22 +169,9 @@ def _beside(server: str) -> str:
 
 def _fields(settings: Settings) -> dict[str, str]:
     """The configuration of all connectors."""
-    return {
+    return connector_fields(settings) | {
         "connector.class": "deelog.RedisConnector",
-        "topic.prefix": "p",
-        "cache.name": "c",
-        "bootstrap.servers": "memory:9092",
         "cache.value.format": "json",
-        "segment.count": str(settings["segments"]),
-        "topic.creation.default.partitions": str(settings["partitions"]),
         "topic.creation.default.replication.factor": "1",
-        "cache.acks": "all" if settings["acks_all"] else "1",
-        "transaction.timeout.ms": "1000",
-        "heartbeat.interval.ms": "1000",
         "commit.interval.ms": "10",
-        "max.batch.size": str(settings["batch"]),
-        "incremental.snapshot.chunk.size": str(settings["chunk"]),
-        "max.queue.size": str(settings["max_operations"]),
-        "tombstones.on.delete": str(bool(settings["tombstones"])).lower(),
-        "reset.strategy": list(Strategy)[settings["strategy"]].value,
     }
