@@ -22,7 +22,7 @@ _FLUSH_BYTES: Final = 1 << 16
 _MAX_HELD_BYTES: Final = 1 << 20
 """Of replies behind one that waits. More commands are not run before it is there."""
 _TURN_SECONDS: Final = 0.01
-"""For so long the commands of one connection run without a break: others wait."""
+"""For so long commands run before the loop has a turn for all else: links to other nodes, heartbeats, Kafka."""
 _IDLE_SECONDS: Final = 300
 """As Redis's `tcp-keepalive`."""
 MOVES: Final = "the segment's owner changes"
@@ -58,9 +58,30 @@ class Clients:
         """Connections accepted so far."""
         self.executed = 0
         """Command runs so far; a blocked command counts each time that it runs."""
+        self.waiting: dict[Connection, None] = {}
+        """Connections with commands for which this turn had no time left, in the order in which they run."""
+        self.left = _TURN_SECONDS
+        """Seconds for which commands may still run in this turn. All connections share it."""
+        self._next: asyncio.Handle | None = None
 
     def __call__(self) -> Connection:
         return Connection(self)
+
+    def wait(self, connection: Connection) -> None:
+        """Has `connection` run its commands when it is its turn: after those that wait already."""
+        self.waiting[connection] = None
+        if self._next is None:
+            self._next = asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._next, self.left = None, _TURN_SECONDS
+        while self.waiting:
+            connection = next(iter(self.waiting))
+            if self.left <= 0:
+                self.wait(connection)
+                break
+            del self.waiting[connection]
+            connection.run()
 
 
 class Connection(asyncio.Protocol):
@@ -83,7 +104,6 @@ class Connection(asyncio.Protocol):
         self._held = 0
         """Bytes of the replies that are not written."""
         self._paused = False
-        self._next_turn: asyncio.Handle | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -107,18 +127,17 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._clients.open.pop(self, None)
+        self._clients.waiting.pop(self, None)
         self.closing = True
         self._replies.clear()
         if self._task is not None:
             self._task.cancel()
-        if self._next_turn is not None:
-            self._next_turn.cancel()
 
     def data_received(self, data: bytes) -> None:
         if not self.closing:
             self.waited = self._in_vain = False
             self._requests.feed(data)
-            self._run()
+            self.run()
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -138,12 +157,16 @@ class Connection(asyncio.Protocol):
     def _is_full(self) -> bool:
         """Whether the next command has to wait: for a command, for replies, for the client, for its turn."""
         replies = len(self._replies) >= MAX_PIPELINE or self._held >= _MAX_HELD_BYTES
-        return replies or self._paused or self._task is not None or self._next_turn is not None
+        return replies or self._paused or self._task is not None or self in self._clients.waiting
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Runs the commands that are there, up to the end of the turn."""
         clock, take = self._clients.clock, self._requests.next
-        until = clock() + _TURN_SECONDS
+        ends = clock() + self._clients.left
         while not self.closing and not self._is_full:
+            if clock() >= ends:
+                self._clients.wait(self)
+                break
             try:
                 arguments = take()
             except RequestError as problem:
@@ -158,14 +181,9 @@ class Connection(asyncio.Protocol):
             self._execute(arguments, first=True)
             if self._held >= _FLUSH_BYTES:
                 self.flush()
-            if clock() > until:
-                self._next_turn = asyncio.get_running_loop().call_soon(self._take_turn)
         self.flush()
+        self._clients.left = ends - clock()
         self._adjust_reading()
-
-    def _take_turn(self) -> None:
-        self._next_turn = None
-        self._run()
 
     def _execute(self, arguments: list[bytes], first: bool) -> None:
         self._clients.executed += 1
@@ -196,7 +214,7 @@ class Connection(asyncio.Protocol):
                 self._reply(_again(blocked))
                 break
         self._task = None
-        self._run()
+        self.run()
 
     # -- replies ----------------------------------------------------------------------------------------------------
 
@@ -238,7 +256,7 @@ class Connection(asyncio.Protocol):
             transport.pause_reading()
         elif not transport.is_reading() and not full and len(self._replies) <= _MIN_FREE_PIPELINE:
             transport.resume_reading()
-            asyncio.get_running_loop().call_soon(self._run)
+            asyncio.get_running_loop().call_soon(self.run)
 
 
 def _keep_alive(transport: asyncio.Transport) -> None:

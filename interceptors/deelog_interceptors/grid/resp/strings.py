@@ -20,7 +20,7 @@ from deelog_interceptors.grid.resp.commands import (
 from deelog_schemas.keys import RESERVED_PREFIX
 
 _SYNTAX: Final = "ERR syntax error"
-_MAX_REPLY_BYTES: Final = 64 << 20
+_MAX_REPLY_BYTES: Final = 16 << 20
 _MAX_TIME_MS: Final = 2**62
 _UNITS: Final = {b"EX": (1000, False), b"PX": (1, False), b"EXAT": (1000, True), b"PXAT": (1, True)}
 """Milliseconds of one unit, and whether it counts from 1970 or from now."""

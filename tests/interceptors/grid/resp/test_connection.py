@@ -214,7 +214,11 @@ def test_commands_that_take_long_leave_room_for_other_connections() -> None:
         client, other = Client(served.clients), Client(served.clients)
         assert client.raw(b"*1\r\n$4\r\nSLOW\r\n" * 3) == b"+SLOW\r\n"
         assert not client.wire.reading
-        assert other.raw(PING) == b"+PING\r\n"
+        assert other.raw(PING) == b""  # the time was for all of them
+        await asyncio.sleep(0)
+        assert [command[0] for command in served.ran] == [b"SLOW", b"SLOW"]
+        await asyncio.sleep(0)
+        assert other.wire.written == b"+PING\r\n"  # in the order in which they came
         for _ in range(4):
             await asyncio.sleep(0)
         assert client.wire.written == b"+SLOW\r\n" * 3
@@ -223,6 +227,23 @@ def test_commands_that_take_long_leave_room_for_other_connections() -> None:
         client.connection.connection_lost(None)
         await asyncio.sleep(0)
         assert [command[0] for command in served.ran].count(b"SLOW") == 4
+
+    run(work(), 20)
+
+
+def test_however_many_connections_there_are_the_loop_has_its_turns() -> None:
+    served = Served()
+
+    async def work() -> None:
+        clients = [Client(served.clients) for _ in range(5)]
+        for client in clients:
+            client.raw(b"*1\r\n$4\r\nSLOW\r\n" * 2)
+        ran = [len(served.ran)]
+        for _ in range(9):
+            await asyncio.sleep(0)
+            ran.append(len(served.ran))
+        assert ran == list(range(1, 11))  # one command that takes as long as a turn, then all else
+        assert all(client.wire.written == b"+SLOW\r\n" * 2 for client in clients)
 
     run(work(), 20)
 
