@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 _CONNECT_SECONDS: Final = 2.0
 _HELLO_SECONDS: Final = 5.0
 SILENCE_MS: Final = 10_000
+MOST_STRANGERS: Final = 64
+"""Connections that have not said hello. With one more the oldest is hung up on: a node says hello at once."""
 _BACK_OFF_SECONDS: Final = 0.025
 _MAX_BACK_OFF_SECONDS: Final = 0.4
 _STATES: Final = 2
@@ -180,6 +182,7 @@ class PeerListener:
         self._hello, self._events = hello, events
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, None] = {}
+        self._strangers: dict[asyncio.StreamWriter, None] = {}
 
     async def listen(self, host: str, port: int) -> int:
         """Returns the port. Raises `OSError`."""
@@ -202,7 +205,11 @@ class PeerListener:
             raise FrameError(f"segment.count {hello.segments}; here it is {self._hello.segments}")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open[writer] = None
+        if len(self._strangers) >= MOST_STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.transport.abort()
+        self._open[writer] = self._strangers[writer] = None
         _limit_silence(writer)
         connection: Incoming | None = None
         try:
@@ -211,6 +218,7 @@ class PeerListener:
             if not isinstance(hello, Hello):
                 raise FrameError("no hello")
             self._check(hello)
+            self._strangers.pop(writer, None)
             writer.write(frames.encode(Welcome(self._hello.member)))
             connection = Incoming(hello.member, writer)
             self._events.incoming_up(connection)
@@ -221,6 +229,7 @@ class PeerListener:
             log.info("connection of %s: %r", connection.member if connection else "a stranger", error)
         finally:
             del self._open[writer]
+            self._strangers.pop(writer, None)
             writer.transport.abort()
             if connection is not None:
                 self._events.incoming_down(connection)

@@ -14,7 +14,7 @@ import pytest
 
 from deelog_interceptors.grid.replication import frames
 from deelog_interceptors.grid.replication.frames import AnyFrame, Ask, FrameError, Heard, Hello, Refused, Welcome
-from deelog_interceptors.grid.replication.peers import SILENCE_MS, Incoming, Link, Links, PeerListener
+from deelog_interceptors.grid.replication.peers import MOST_STRANGERS, SILENCE_MS, Incoming, Link, Links, PeerListener
 from deelog_proof.memory.engine import Engine
 from deelog_proof.memory.loop import NodeLoop
 from deelog_proof.memory.network import Network
@@ -361,6 +361,21 @@ def test_who_says_nothing_is_hung_up_on_after_five_seconds(peers: Peers) -> None
     with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
         peers.dialler.run_until_complete(frames.read(reader, 32))
     assert peers.engine.now == pytest.approx(5.0, abs=0.1)
+
+
+def test_strangers_that_say_nothing_take_no_place_from_a_node(peers: Peers) -> None:
+    peers.listen()
+    first = peers.send()
+    readers = [peers.send() for _ in range(MOST_STRANGERS - 1)]
+    peers.later(1.0)
+    assert not first.at_eof()
+    up = peers.up()  # a node is no stranger once it has said hello
+    readers += [peers.send() for _ in range(MOST_STRANGERS)]
+    peers.later(1.0)
+    assert [reader.at_eof() or reader.exception() is not None for reader in (first, *readers)] == (
+        [True] * MOST_STRANGERS + [False] * MOST_STRANGERS
+    )
+    assert up.ready
 
 
 def test_a_frame_that_the_node_does_not_take_ends_its_connection(
