@@ -63,10 +63,20 @@ class Link:
         """Whether that is the place that was asked for, so that nothing is missing."""
         self._reader, self._writer = reader, writer
         self._stream = Stream(place.offset, max_bytes)
+        self._end: int | None = None
+
+    def ends_at(self, offset: int, lineage: Lineage) -> None:
+        """What it has up to there is that lineage's, too, and is read as such. Behind it the link is lost."""
+        self.place, self._end = replace(self.place, lineage=lineage), offset
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it ends somewhere."""
+        return self._end is not None
 
     async def read(self) -> list[tuple[Arguments, int]]:
         """The next commands, each with the offset behind it. Raises `LinkLost`, and `StreamError`."""
-        while True:
+        while self._end is None or self._stream.offset < self._end:
             try:
                 async with asyncio.timeout(SILENCE_SECONDS):
                     data = await self._reader.read(_PIECE)
@@ -76,8 +86,12 @@ class Link:
                 raise broken("the link broke", error) from error
             if not data:
                 raise LinkLost("the server closed the link")
-            if commands := self._stream.feed(data):
+            commands = self._stream.feed(data)
+            if self._end is not None:
+                commands = [command for command in commands if command[1] <= self._end]
+            if commands:
                 return commands
+        raise LinkLost(f"what was missing up to offset {self._end} is read")
 
     def acknowledge(self, offset: int) -> None:
         """Tells the server up to where its stream was taken; 0 tells only that this end lives.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Final
 
 from deelog_connector.kafka.librdkafka import Librdkafka
@@ -21,11 +21,12 @@ from deelog_interceptors.redis.capture import Capture
 from deelog_interceptors.redis.client import Client, Reply
 from deelog_interceptors.redis.commands import touching
 from deelog_interceptors.redis.hints import Hints
-from deelog_interceptors.redis.lineage import Lineage, told
+from deelog_interceptors.redis.lineage import Lineage
 from deelog_interceptors.redis.link import Link, LinkError, LinkLost, Place, attach
 from deelog_interceptors.redis.metrics import RedisMetrics
 from deelog_interceptors.redis.segment_tape import Image
 from deelog_interceptors.redis.sentinels import Sentinels
+from deelog_interceptors.redis.shard import Remembered, others
 from deelog_interceptors.redis.stream import Arguments, Omitted, StreamError
 from deelog_interceptors.redis.tape import Tape, unknown_of
 from deelog_interceptors.redis.values import Values
@@ -86,6 +87,8 @@ class RedisNode:
         self._looked_up: set[bytes | Omitted] = set()
         """The names of commands of which the server has said which keys they write."""
         self._link: Link | None = None
+        self._in_vain: set[Address] = set()
+        """Other servers of the shard that were read, or were to be, since something came last."""
         self._is_elsewhere = False
         """Whether the server was found to have another stream than the one that is read."""
         self._cluster = False
@@ -193,18 +196,27 @@ class RedisNode:
 
     async def _attach_by(self, client: Client) -> None:
         info = reading.replication_in(self.address, await client.ask_one(b"INFO", b"replication"))
-        lineage, oldest = told(info), int(info["repl_backlog_first_byte_offset"]) - 1
+        has = Remembered.of(info)
         self._cluster = reading.is_cluster(await client.ask_one(b"INFO", b"cluster"))
         reading.must_fit(self.address, self._cluster, self._segments)
         tape = self.capture.tape
-        wanted: Place | None = Place(tape.lineage, tape.offset, tape.database)
-        if tape.offset > lineage.shared(tape.lineage):
-            view = (await self._told_by(client, goes_on=False)).view
-            known = self.capture.resumes_at(lineage, view, oldest)
-            wanted = None if known is None else Place(lineage, *known)
-        address = self.address
-        link = await attach(address.connect, wanted, self._max_bytes, address.username, address.password)
-        goes_on = link.continues and wanted is not None and wanted.lineage is tape.lineage
+        is_known = tape.offset <= has.lineage.shared(tape.lineage)
+        view = self.capture.view if is_known else (await self._told_by(client, goes_on=False)).view
+
+        def place(oldest: int) -> Place | None:
+            """Where to go on with a stream that begins there."""
+            if is_known:
+                return Place(tape.lineage, tape.offset, tape.database)
+            known = self.capture.resumes_at(has.lineage, view, oldest)
+            return None if known is None else Place(has.lineage, *known)
+
+        wanted = place(0)
+        link = None
+        if wanted is not None and wanted.offset < has.oldest:
+            link = await self._link_to_another(info, has, place)
+        if link is None:
+            link = await self._link_to(self.address, place(has.oldest))
+        goes_on = link.continues and is_known
         try:
             view = (await self._told_by(client, goes_on)).view
         except BaseException:
@@ -214,10 +226,35 @@ class RedisNode:
         if goes_on:
             self.capture.goes_on_as(link.place.lineage)
         else:
-            log.info("%s: reads from offset %d on", address, link.place.offset)
+            log.info("%s: reads from offset %d on", self.address, link.place.offset)
             self.capture.replaced(self._tape(link.place))
         if not goes_on or view != self._view:
             self._take(view)
+
+    async def _link_to(self, address: Address, wanted: Place | None) -> Link:
+        return await attach(address.connect, wanted, self._max_bytes, address.username, address.password)
+
+    async def _link_to_another(
+        self, info: Mapping[str, str], has: Remembered, place: Callable[[int], Place | None]
+    ) -> Link | None:
+        """A link to another server of the shard that has what this one has forgotten, up to where both have it."""
+        for other in await others(self.address, info, has):
+            wanted = place(other.oldest)
+            if other.address in self._in_vain or wanted is None or not other.oldest <= wanted.offset < has.oldest:
+                continue
+            self._in_vain.add(other.address)
+            try:
+                link = await self._link_to(other.address, wanted)
+            except (LinkError, LinkLost) as error:
+                log.warning("%s: %s", other.address, error)
+                continue
+            if link.continues:
+                forgotten = "%s has forgotten what comes behind offset %d (repl-backlog-size): %s has it"
+                log.warning(forgotten, self.address, wanted.offset, other.address)
+                link.ends_at(other.upto, has.lineage.after(wanted.lineage))
+                return link
+            await link.close()
+        return None
 
     def _take(self, view: View, again: Set[int] = frozenset()) -> None:
         """What the server is primary of, the connector writes; `again`: claimed by somebody else meanwhile."""
@@ -246,6 +283,7 @@ class RedisNode:
                 continue
             except StreamError as error:
                 raise LinkError(f"{self.address} sends what is no replication stream: {error}") from error
+            self._in_vain.clear()
             self.capture.fed(commands, self.clock.time_ns() // 1000)
             self._has_read.set()
             if not self._acks_all and not self._cluster:
@@ -342,7 +380,8 @@ class RedisNode:
                 if now - acked_at >= _ACK_SECONDS:
                     acked_at = now
                     # A primary that ends waits for all that it takes for replicas.
-                    self._link.acknowledge(0 if view.is_primary and not ends else self.capture.tape.offset)
+                    shows = (ends or not view.is_primary) and not self._link.is_bounded
+                    self._link.acknowledge(self.capture.tape.offset if shows else 0)
         finally:
             await client.close()
 

@@ -273,6 +273,10 @@ class RedisServer:
                     "repl_backlog_first_byte_offset": 0 if backlog is None else stream.begin + 1,
                     "repl_backlog_histlen": 0 if backlog is None else len(backlog),
                 }
+                if self.primary is not None:
+                    lines |= dict(zip(("master_host", "master_port"), self.primary, strict=True))
+                for number, link in enumerate(self._links):
+                    lines[f"slave{number}"] = f"ip=127.0.0.1,port={link.port},state=online,offset={link.acked},lag=0"
             case "server":
                 lines = {"redis_version": "7.2.0", "run_id": self.run_id}
             case "cluster":

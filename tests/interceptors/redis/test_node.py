@@ -273,6 +273,39 @@ def test_a_connector_that_is_killed_goes_on_where_kafka_ends(live: LiveMemory, s
     run(live, work)
 
 
+@pytest.mark.parametrize("beside_replica", [False, True])
+def test_what_the_server_has_forgotten_another_one_of_its_shard_may_have(
+    live: LiveMemory, tmp_path: Path, beside_replica: bool
+) -> None:
+    """A backlog that was too small, and a replica that was started anew and remembers nothing."""
+
+    async def work() -> None:
+        little = [] if beside_replica else ["--repl-backlog-size", "16kb"]
+        with running("valkey", tmp_path / "a", *little) as first, running("valkey", tmp_path / "b") as second:
+            second.ask("REPLICAOF", "127.0.0.1", str(first.port))
+            await linked(second)
+            own = second if beside_replica else first
+            more = {"redis_writer": "any", "cache_acks": "1"} if beside_replica else {}
+            node = await started(live, own, **more)
+            load(first, 1)
+            await caught_up(live, own)
+            await node.abort()
+            load(first, 2, 1500)
+            if beside_replica:
+                second.restart()
+                second.ask("REPLICAOF", "127.0.0.1", str(first.port))
+                await linked(second)
+                load(first, 3)
+            node = await started(live, own, **more)
+            load(first, 4)
+            topic = await caught_up(live, own)
+            assert topic.resets.total() == 8, topic.resets
+            assert not topic.repeats
+            await node.stop()
+
+    run(live, work)
+
+
 def test_the_replica_takes_over(live: LiveMemory, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     async def work() -> None:
         with running("valkey", tmp_path / "a") as first, running("valkey", tmp_path / "b") as second:

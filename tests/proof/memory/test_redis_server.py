@@ -363,6 +363,11 @@ def test_a_replica_has_what_its_primary_has_and_says_so(world: World) -> None:
         assert found == [b"2", [b"a", b"1"], 99999999999999, b"OK", b"1", b"1"]
         assert role[0] == b"slave"
         assert (role[2], role[3]) == (ports[0], b"connected")
+        named = await replication(replica)
+        assert (named["master_host"], int(named["master_port"])) == ("127.0.0.1", ports[0])
+        named = await replication(client)
+        fields = [dict(part.split("=") for part in line.split(",")) for name, line in named.items() if name == "slave0"]
+        assert [(each["ip"], int(each["port"])) for each in fields] == [("127.0.0.1", ports[1])]
         await world.link(ports[1])
         await asked(client, "SET f 1")
         await eventually(lambda: is_followed(client, replica), "the replica to follow")

@@ -123,8 +123,16 @@ def test_a_connector_that_is_killed_goes_on_where_it_was() -> None:
     assert verdict.counts["record CHANGE"] == 2
 
 
-def test_behind_the_end_of_the_backlog_all_is_sent_anew() -> None:
-    world, verdict = played("0.1 write SET a 1", "0.3 crash c1", "0.4 write SET a 2", "0.5 trim r1 0", "0.6 restart c1")
+def test_behind_the_end_of_every_backlog_all_is_sent_anew() -> None:
+    lines = (
+        "0.1 write SET a 1",
+        "0.3 crash c1",
+        "0.4 write SET a 2",
+        "0.5 trim r1 0",
+        "0.5 trim r2 0",
+        "0.6 restart c1",
+    )
+    world, verdict = played(*lines)
     assert topic(world) == {b"a": string("2")}
     assert verdict.counts["reset stream_lost"] == 4
 
