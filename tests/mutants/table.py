@@ -1064,6 +1064,28 @@ RESETS: Final = (
         because=RARE,
     ),
     Mutant(
+        "in-flight-is-below",
+        "truncation-noticed",
+        "what was in flight at a look counts as below its end: cut off there, the last of an idle segment is not missed",
+        (Edit(LEDGER, "in_flight <= self.written_at_last_look)", "True)"),),
+        detector="scenario last_of_an_idle_segment",
+        because=RARE,
+    ),
+    Mutant(
+        "ends-outlive-a-promotion",
+        "",
+        "an offset that was seen before a demotion, perhaps of another topic, is where the next owner begins",
+        (
+            Edit(
+                LEDGER,
+                "        self.is_complete = False\n        self._forget_ends()\n",
+                "        self.is_complete = False\n",
+            ),
+        ),
+        detector="pytest tests/connector/core/test_ledger.py",
+        because=ONE_CASE,
+    ),
+    Mutant(
         "found-where-it-is-not-read",
         "",
         "what was found below where the next look begins is missed there: a reset for nothing",

@@ -77,6 +77,15 @@ class LogEnd(NamedTuple):
 
     offset: int
     sequence: int
+    is_below: bool = True
+    """Whether that one is; else it may have been in flight, and stand behind the offset."""
+
+    def vouched(self, written: int) -> bool:
+        """Whether positions may say so, now that all up to `written` is read back.
+
+        Who inherits a position of that very sequence looks for nothing: so it must be below, or not the last one.
+        """
+        return written >= self.sequence + (not self.is_below)
 
 
 @dataclass(slots=True)
@@ -102,6 +111,8 @@ class Ledger:
     """Of a look; becomes `next_read_from` at a later look, once all of it is read back."""
     next_read_from: LogEnd | None = None
     """Becomes `read_from` once every in-sync owner holds its sequence."""
+    written_at_last_look: int = -1
+    """What was read back then: it is below the end that any later look finds."""
 
     def coalesced(self, written: int) -> tuple[int, int]:
         """No sequence from this one up to `written` gave way; and how many above `read_from_sequence` did.
@@ -141,17 +152,22 @@ class Ledger:
         self.before_last_look, self.since_last_look = self.since_last_look, []
         # Whatever is below this offset was put into a transaction before now. Only the next look that finds the log
         # whole vouches for what was in flight at this one.
-        if self.next_read_from is None and self.observed_end is not None and written >= self.observed_end.sequence:
+        is_next = self.next_read_from is None or not self.next_read_from.vouched(written)
+        if is_next and self.observed_end is not None and written >= self.observed_end.sequence:
             self.next_read_from, self.observed_end = self.observed_end, None
         if self.observed_end is None:
-            self.observed_end = LogEnd(offset, in_flight)
+            self.observed_end = LogEnd(offset, in_flight, in_flight <= self.written_at_last_look)
+        self.written_at_last_look = written
 
     def advance(self, written: int, replicated: int, atomic_to: int, leader_epoch: int) -> None:
         """Moves `read_from` on where that is safe. `leader_epoch` is that of the last look."""
+        candidate = self.next_read_from
+        if candidate is None or not candidate.vouched(written):
+            return
         # CHECK read-from-trails: only what every in-sync owner holds lies below.
-        offset = advanced_read_from(self.next_read_from, written, replicated, atomic_to)
-        if offset is not None and self.next_read_from is not None:
-            self.read_from, self.read_from_sequence = offset, self.next_read_from.sequence
+        offset = advanced_read_from(candidate[:2], written, replicated, atomic_to)
+        if offset is not None:
+            self.read_from, self.read_from_sequence = offset, candidate.sequence
             self.leader_epoch = leader_epoch
             self.coalesced_runs = [run for run in self.coalesced_runs if run[0] > self.read_from_sequence]
             self.next_read_from = None
@@ -189,6 +205,7 @@ class Ledger:
         """A promotion: what this member committed is looked for as anybody else's would be."""
         self.before_last_look, self.since_last_look = [], []
         self.is_complete = False
+        self._forget_ends()
 
     def coalesce(self, above: int, upto: int, number: int) -> None:
         """Of the sequences above `above`, up to `upto`, so many more gave way to later ones.
@@ -202,6 +219,7 @@ class Ledger:
 
     def _forget_ends(self) -> None:
         self.observed_end = self.next_read_from = None
+        self.written_at_last_look = -1
 
 
 def advanced_read_from(candidate: tuple[int, int] | None, written: int, replicated: int, atomic_to: int) -> int | None:

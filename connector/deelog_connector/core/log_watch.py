@@ -21,7 +21,8 @@ class LogWatch:
             return
         segment.written = max(segment.written or 0, state.sequence)
         self._node.counts.pruned += segment.log.prune(state.sequence)
-        if not segment.wrong and segment.written >= segment.corrected_at:
+        # In a takeover the ledger's ends are of an earlier look, perhaps at another leader's log.
+        if segment.phase is Phase.WRITING and not segment.wrong and segment.written >= segment.corrected_at:
             epoch = self._node.changes.leader_epoch(segment.partition)
             segment.ledger.advance(segment.written, segment.replicated, segment.atomic_to, epoch)
 

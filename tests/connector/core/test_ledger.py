@@ -64,13 +64,42 @@ def test_a_run_is_verified_by_the_second_look() -> None:
 def test_the_end_of_a_look_counts_at_the_next_one_once_all_below_it_is_read_back() -> None:
     ledger = Ledger()
     ledger.looked(10, 4, 3)
-    assert (ledger.observed_end, ledger.next_read_from) == (LogEnd(10, 4), None)
+    first, second = LogEnd(10, 4, is_below=False), LogEnd(14, 6, is_below=False)
+    assert (ledger.observed_end, ledger.next_read_from) == (first, None)
     ledger.looked(12, 5, 3)  # sequence 4 is still in flight: the end stays
-    assert (ledger.observed_end, ledger.next_read_from) == (LogEnd(10, 4), None)
+    assert (ledger.observed_end, ledger.next_read_from) == (first, None)
     ledger.looked(14, 6, 4)
-    assert (ledger.observed_end, ledger.next_read_from) == (LogEnd(14, 6), LogEnd(10, 4))
+    assert (ledger.observed_end, ledger.next_read_from) == (second, first)
     ledger.looked(20, 9, 9)  # one after the other
-    assert (ledger.observed_end, ledger.next_read_from) == (LogEnd(14, 6), LogEnd(10, 4))
+    assert (ledger.observed_end, ledger.next_read_from) == (second, first)
+    ledger.advance(9, 9, 0, 0)
+    assert (ledger.read_from, ledger.read_from_sequence) == (10, 4)
+
+
+def test_what_was_in_flight_at_a_look_is_below_the_end_of_the_second_look_after_it_was_read_back() -> None:
+    ledger = Ledger()
+    ledger.looked(10, 4, 3)
+    ledger.looked(10, 4, 4)  # the log may have been looked at before it was read back
+    ledger.advance(4, 4, 0, 0)
+    assert ledger.read_from == -1  # a position of 4 would say that nothing is to be found above it
+    ledger.looked(11, 4, 4)
+    assert ledger.next_read_from == LogEnd(10, 4, is_below=False)
+    ledger.looked(12, 4, 4)
+    assert ledger.next_read_from == LogEnd(11, 4)
+    ledger.looked(13, 4, 4)
+    assert ledger.next_read_from == LogEnd(11, 4)
+    ledger.advance(4, 4, 0, 0)
+    assert (ledger.read_from, ledger.read_from_sequence) == (11, 4)
+
+
+def test_an_end_in_front_of_what_was_in_flight_counts_once_there_is_more_to_find() -> None:
+    ledger = Ledger()
+    ledger.looked(10, 4, 3)
+    ledger.looked(12, 5, 4)
+    ledger.advance(4, 5, 0, 0)
+    assert ledger.read_from == -1
+    ledger.advance(5, 5, 0, 0)
+    assert (ledger.read_from, ledger.read_from_sequence) == (10, 4)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +120,7 @@ def test_read_from_moves_where_everybody_holds_what_is_below(
     ledger = Ledger(read_from=2, read_from_sequence=1, next_read_from=candidate and LogEnd(*candidate))
     ledger.advance(written, replicated, atomic_to, 5)
     if offset is None:
-        assert (ledger.read_from, ledger.read_from_sequence, ledger.next_read_from) == (2, 1, candidate)
+        assert (ledger.read_from, ledger.read_from_sequence, ledger.next_read_from is None) == (2, 1, candidate is None)
         assert ledger.leader_epoch == -1
     else:
         assert (ledger.read_from, ledger.read_from_sequence, ledger.next_read_from) == (10, 4, None)
@@ -148,6 +177,10 @@ def test_a_promotion_forgets_runs() -> None:
     ledger = looked_at()
     ledger.forget_runs()
     assert ledger.unverified == []
+    ledger.advance(9, 9, 0, 0)  # nor does an offset hold: the log may be another one meanwhile
+    assert (ledger.observed_end, ledger.read_from) == (None, 3)
+    ledger.looked(20, 6, 6)
+    assert ledger.observed_end == LogEnd(20, 6, is_below=False)
 
 
 @pytest.mark.parametrize(

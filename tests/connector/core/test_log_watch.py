@@ -344,8 +344,8 @@ def test_a_look_at_the_end_is_one_for_the_segments_of_the_partition() -> None:
     _, watch, here, there = two_partitions()
     here.in_flight = 6
     assert watch.end_read(0, 12, 1) == []
-    assert here.ledger.next_read_from == LogEnd(10, 4)
-    assert here.ledger.observed_end == LogEnd(12, 6)
+    assert here.ledger.next_read_from == LogEnd(10, 4, is_below=False)
+    assert here.ledger.observed_end == LogEnd(12, 6, is_below=False)
     assert there.ledger.next_read_from is None
 
 

@@ -38,7 +38,7 @@ RULES: Final[dict[str, str]] = {
     "transfer-is-not-ops": "`transfer_is_not_ops`",
     "truncation-noticed": "`truncation_since_the_last_look`, `truncation`, `lost_beyond_the_new_owner`, "
     "`rows_of_a_reset_lost`, `asked_for_and_cut_away`, `begin_cut_away`, `cut_before_it_came_back`, "
-    "`cut_into_while_open`, `reset_rows_cut_away` and `reset_found_and_cut_away`",
+    "`cut_into_while_open`, `reset_rows_cut_away`, `reset_found_and_cut_away` and `last_of_an_idle_segment`",
 }
 """Each rule marked CHECK in the sources."""
 
