@@ -79,10 +79,12 @@ class BatchBuilder:
     def _begins(self, batch: Batch, segments: Sequence[Segment]) -> None:
         """Of resets of these segments. Who may not write its rows now keeps the keys of its reset, and holds up nobody.
 
-        The keys that Kafka holds take memory: of one partition at a time, whose log is read once for all.
+        The keys that Kafka holds take memory: of one partition at a time, whose log is read once for all. One whose log
+        cannot be read on holds up nobody either.
         """
         owed, takes_back = in_phase(segments, Phase.OWED), self._node.settings.reset_strategy.takes_back
         collecting = {s.partition for s in segments if s.collects_keys} if owed and takes_back else set()
+        collecting -= self._node.hidden
         for segment in owed:
             if not takes_back or collecting <= {segment.partition}:
                 collecting.add(segment.partition)

@@ -75,13 +75,17 @@ class Resets:
         return None if requested is None or base_offset != requested.base_offset else requested.reason
 
     def start_scheduled(self) -> None:
-        """`reset.interval.ms`: one segment at a time, and none that is to be released."""
-        primaries = self._node.primaries
+        """`reset.interval.ms`: one segment at a time, and none that is to be released.
+
+        Where records are hidden none is begun, and none that was is waited for.
+        """
+        primaries, hidden = self._node.primaries, self._node.hidden
         for number in self._schedule.due(self._node.wall_us):
             segment = primaries.get(number)
-            if any(other.phase in RESETTING for other in self._node.writable(primaries.values())):
+            others = [other for other in self._node.writable(primaries.values()) if other.partition not in hidden]
+            if any(other.phase in RESETTING for other in others):
                 return
-            if segment is not None and segment.phase in UNDECIDED:
+            if segment is not None and (segment.phase in UNDECIDED or segment.partition in hidden):
                 continue
             if segment is not None and segment.phase is Phase.WRITING and not segment.release_wanted:
                 self.request(number, "interval")

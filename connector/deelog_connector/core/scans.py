@@ -53,6 +53,7 @@ class Scans:
         self._markers.clear()
         self._read_to.clear()
         self._missed.clear()
+        self._node.hidden.clear()
 
     def scanned(self, partition: int, records: Iterable[ScannedRecord]) -> None:
         """Records of the change topic, in offset order; those that no segment waits for are passed over."""
@@ -80,6 +81,7 @@ class Scans:
         the log up to behind it. It is written again.
         """
         self._hanging.found(partition, transactions)
+        (self._node.hidden.add if hidden else self._node.hidden.discard)(partition)
         missed = self._missed.pop(partition, frozenset())
         for segment in self._node.primaries_of(partition) if not hidden else ():
             if segment.marker in missed and segment.marker_offset < 0:
@@ -93,6 +95,8 @@ class Scans:
         if not reached:
             self._missed[partition] = served if at_end else frozenset()
             self._hanging.waited_in_vain(partition)
+        else:
+            self._node.hidden.discard(partition)
         complete = []
         for segment in waiting:
             if segment.marker in served and segment.marker_offset < 0:

@@ -124,6 +124,8 @@ class NodeState:
     """Whether the session is that of the spare producer."""
     withheld: frozenset[int] = frozenset()
     """Partitions to which nothing is written for now, and of which nothing is read."""
+    hidden: set[int] = field(default_factory=set)
+    """Partitions on which a transaction that stays open hides what was written: so it was found by a scan in vain."""
     max_batch_bytes: int = MAX_BATCH_BYTES
     """Of keys and values in the next transaction: less where Kafka is slow."""
     renewed_from: float = 0.0

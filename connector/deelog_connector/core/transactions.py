@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from enum import Enum, auto
+from itertools import chain
 
 from deelog_connector.core.batch import Advance, Batch
 from deelog_connector.core.batch_builder import BatchBuilder
@@ -54,7 +55,9 @@ class Transactions:
         self._opening_at = 0.0
         self._committed_bytes = 0
         self._suspects: list[Sequence[int]] = []
-        """After a refusal: the groups of segments that are still to be tried by themselves, innermost last."""
+        """After a refusal: the groups of segments that are still to be tried by themselves, the next one last."""
+        self._is_trial = False
+        """Whether the transaction under way has entries of the last group alone."""
 
     # -- the session ----------------------------------------------------------------------------------------------
 
@@ -138,8 +141,8 @@ class Transactions:
                 continue
             segment.asked_at = self._node.now
             self._advance(segment, advance, batch)
-        if self._suspects and batch.writers and not self._untested(self._suspects[-1]):
-            self._suspects.pop()
+        if self._is_trial and batch.writers and (left := self._untested(self._suspects.pop())):
+            self._suspects.append(left)
         self._snapshots.committed(batch)
 
     def commit_failed(self, token: int, cause: Cause) -> None:
@@ -171,13 +174,19 @@ class Transactions:
                 self._room.overflow(segment.number)
 
     def _next_batch(self, working: list[Segment]) -> Batch:
-        if not self._suspects:
-            node = self._node
-            return self._builder.next(working, due=node.now - self._committed_at >= node.settings.commit_interval)
-        batch = self._builder.only(self._suspects[-1])
-        if not batch.items and not self._untested(self._suspects[-1]):
+        node, self._is_trial = self._node, True
+        for _ in range(len(self._suspects)):
+            group = self._suspects[-1]
+            batch = self._builder.only(group)
+            if batch.items:
+                return batch
             self._suspects.pop()
-        return batch
+            if self._untested(group):  # it waits for Kafka, perhaps for long: nobody waits for it
+                self._suspects.insert(0, group)
+        self._is_trial = False
+        suspected = set(chain.from_iterable(self._suspects))
+        working = [segment for segment in working if segment.number not in suspected]
+        return self._builder.next(working, due=node.now - self._committed_at >= node.settings.commit_interval)
 
     def _take(self, token: int) -> Batch:
         batch, self._batch = self._batch, None
@@ -204,7 +213,7 @@ class Transactions:
     def _bisect(self, batch: Batch) -> None:
         """The broker refused a record: finds its segment by halves; it stops, visibly, and the others go on."""
         writers = batch.writers
-        if self._suspects:
+        if self._is_trial:
             self._suspects.pop()
         if len(writers) > 1:
             half = len(writers) // 2
@@ -222,10 +231,10 @@ class Transactions:
             segment.reset, segment.stopped_by = None, "the broker refused a record of it (too large?)"
             segment.go(Phase.STOPPED)
 
-    def _untested(self, numbers: Container[int]) -> bool:
-        """Whether a suspect has yet to write what it may be stopped for: a reset does it a chunk at a time.
+    def _untested(self, numbers: Container[int]) -> list[int]:
+        """Which of these suspects have yet to write what they may be stopped for: a reset does it a chunk at a time.
 
         One that is withheld may be suspected again: the others do not wait for it.
         """
         segments = [s for s in self._node.writable(self._node.primaries.values()) if s.number in numbers]
-        return any(segment.phase in UNDECIDED or segment.phase in RESETTING for segment in segments)
+        return [s.number for s in segments if s.phase in UNDECIDED or s.phase in RESETTING]

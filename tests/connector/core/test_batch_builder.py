@@ -257,6 +257,18 @@ def test_a_reset_that_may_not_write_its_rows_after_a_refusal_holds_up_no_suspect
     assert (0, Kind.RESET_BEGIN) not in kinds(batch)  # the keys of one partition at a time
 
 
+def test_keys_that_are_hidden_hold_up_no_other_partition() -> None:
+    state = node(reset_strategy=Strategy.TOMBSTONES)
+    partition = primary(
+        state, 7, Phase.BEGUN, reset=Reset("r", "signal", (7, 0), keys_in_kafka=KeysInKafka(0))
+    ).partition
+    primary(state, 0, Phase.OWED, owed="signal")
+    one = builder(state)
+    assert kinds(one.next(state.working(), due=False)) == []
+    state.hidden.add(partition)
+    assert kinds(one.next(state.working(), due=False))[:1] == [(0, Kind.RESET_BEGIN)]
+
+
 def test_whose_turn_it_is_does_not_depend_on_who_rests() -> None:
     state = node(max_batch_size=3)
     for number in range(5):

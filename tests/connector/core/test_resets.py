@@ -371,6 +371,22 @@ def test_each_segment_is_reset_once_in_the_interval_and_one_at_a_time() -> None:
     world.check()
 
 
+def test_a_turn_whose_records_are_hidden_holds_up_no_other_partition() -> None:
+    state = node(reset_interval=40.0)
+    state.wall_us = 10**15
+    resets = Resets(state, Snapshots(state))
+    resets.start_scheduled()  # from now on
+    stuck = primary(state, 0, Phase.BEGUN)
+    others = [primary(state, number) for number in range(1, state.settings.segments)]
+    state.wall_us += 41_000_000
+    resets.start_scheduled()
+    assert {other.phase for other in others} == {Phase.WRITING}
+    state.hidden.add(stuck.partition)
+    resets.start_scheduled()
+    owed = [other.number for other in others if other.phase is Phase.OWED]
+    assert [state.segments[number].partition for number in owed] == [1 - stuck.partition]
+
+
 def test_turns_that_fell_into_an_outage_come_one_at_a_time() -> None:
     world = World(1, interval=40.0)
     node = world.nodes["n0"]

@@ -210,6 +210,28 @@ def test_a_marker_that_nothing_hides_is_written_again(at_end: bool, hidden: bool
     assert again.phase is Phase.READ, "it is asked once for each scan"
 
 
+def test_a_partition_is_hidden_until_a_scan_of_it_comes_to_its_end() -> None:
+    state = node()
+    number = in_one_partition(state)[0]
+    scans = Scans(state, HangingTransactions(state))
+    for end in ("read", "nothing is open", "forgotten"):
+        waiting(state, number, b"m1", 3)
+        scans.effects(state.working(), ())
+        scans.ended(0, False)
+        assert state.hidden == set()
+        scans.hanging_found(0, [], True)
+        assert state.hidden == {0}
+        scans.effects(state.working(), ())
+        match end:
+            case "read":
+                scans.ended(0, True)
+            case "nothing is open":
+                scans.hanging_found(0, [], False)
+            case _:
+                scans.forget()
+        assert state.hidden == set(), end
+
+
 def test_the_log_is_asked_once_for_each_leader() -> None:
     state = node()
     first, second, third = in_one_partition(state)[:3]

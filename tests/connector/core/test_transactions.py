@@ -406,6 +406,36 @@ def test_a_suspect_that_is_withheld_holds_up_nobody() -> None:
     assert one._suspects == []
 
 
+def test_a_suspect_that_waits_for_kafka_holds_up_nobody() -> None:
+    """A transaction of somebody else may hide what it waits for, for as long as that stays open."""
+    state = node(commit_interval=0.0)
+    for number in range(4):
+        captured(primary(state, number), operation(1))
+    one = opened(state)
+    state.working()
+    one.begin([state.segments[number] for number in range(3)])
+    one.commit_failed(1, Cause.REFUSED)
+    one.open()
+    one.producer_opened()
+    for number in range(4):
+        primary(state, number, Phase.READ if number == 0 else Phase.WRITING)
+        captured(state.segments[number], operation(1))
+    transactions_of = []
+    for _ in range(4):
+        for effect in one.begin(state.working()):
+            assert isinstance(effect, Commit)
+            transactions_of.append({item.segment for item in effect.items})
+            one.committed(effect.token)
+    assert transactions_of == [{1, 2}, {3}]
+    assert one._suspects == [[0]]
+    # What is refused meanwhile is looked for among those that were written, and the suspect stays one.
+    for number in (1, 2, 3):
+        captured(state.segments[number], operation(2))
+    (effect,) = one.begin(state.working())
+    one.commit_failed(one._token, Cause.REFUSED)
+    assert [sorted(group) for group in one._suspects] == [[0], [2, 3], [1]]
+
+
 def test_the_claims_of_a_spare_producer_say_so() -> None:
     state = node(commit_interval=0.0)
     one = opened(state)
