@@ -1,23 +1,25 @@
 """Checks the topic of a run against its servers, with an independent reader and the history of the run.
 
 The parts, by the names in a violation: `twice` (no position is committed twice), `digest` (a reset's digest is that of
-its rows), `told` (each SET that the primary has kept is in the topic, or a later reset covers it), `taken` (nothing is
-taken back without another primary), `limit` (nobody keeps more than it may), `alive` (after the faults end the
-topic has what the primary has, in time), `broken` (an exception), `health` (then everybody is well, and one connector
-alone writes), and `expected` (a count that the script expects).
+its rows), `told` (each SET and DEL that the primary has kept is in the topic, those of a key in order, or a reset of a
+later place of the stream covers it), `taken` (nothing is taken back without another primary), `needless` (nor sent anew
+where nobody has forgotten anything), `limit` (nobody keeps more than it may), `alive` (after the faults end the topic
+has what the primary has, in time), `broken` (an exception), `health` (then everybody is well, and one connector alone
+writes), and `expected` (a count that the script expects).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from deelog_connector.kafka_port import InRecord
+from deelog_interceptors.redis.source import decode_source
 from deelog_interceptors.redis.values import READS, encode, encode_string
 from deelog_proof.memory.log import Log
-from deelog_proof.simulation.context import CHANGES
+from deelog_proof.memory.redis_keyspace import Reply
+from deelog_proof.simulation.context import CHANGES, POSITIONS
 from deelog_proof.simulation.judge import Judge
 from deelog_proof.simulation.redis.beside import Beside
 from deelog_proof.simulation.redis.context import RedisContext
@@ -28,10 +30,14 @@ from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import SegmentReader
 from deelog_schemas.header import Kind
 from deelog_schemas.operation import Entry
-from deelog_schemas.records import Record, decode
+from deelog_schemas.positions import PositionState, decode_state
+from deelog_schemas.records import ON_POSITIONS, Record, decode
 
 REST_SECONDS: Final = 3.0
 """So long everything must be equal: what is wrong may be written late."""
+_ENDLESS: Final = 1 << 63
+_MUCH: Final = 1 << 20
+"""Bytes of a backlog that holds all of a run."""
 
 Content = dict[bytes, tuple[bytes, int | None]]
 """Value and expiry by key."""
@@ -42,17 +48,33 @@ class Term(NamedTuple):
 
     before: int
     fork: int
+    begin: int
+    """The same in its own stream."""
+
+
+class Place(NamedTuple):
+    """An offset of a term's stream."""
+
+    term: int
+    offset: int
 
 
 @dataclass(slots=True)
 class Write:
-    """A value that a client has set, up to an offset of a term's stream."""
+    """A value that a client has set, or deleted (None), up to a place; `stays`: nothing of the same command ends it."""
 
     key: bytes
-    value: bytes
-    term: int
-    offset: int
+    value: bytes | None
+    place: Place
     at: float
+    stays: bool
+
+
+class Covered(NamedTuple):
+    """What a reset covers: by term up to which offset; of what came until it ended, what its rows show."""
+
+    upto: dict[int, int]
+    ended: float
 
 
 class RedisChecker(Judge):
@@ -64,13 +86,22 @@ class RedisChecker(Judge):
         self._codec = JsonCodec(CHANGES, "redis", "p", "c")
         self._offsets = dict.fromkeys(range(world.partitions), 0)
         self.readers = {segment: SegmentReader(segment) for segment in range(world.segments)}
-        self._told: set[tuple[bytes, bytes]] = set()
-        """Key and value of all changes in the topic."""
-        self._reset_at: dict[int, float] = {}
-        """When the last reset of a segment ended."""
+        self._told: dict[tuple[bytes, bytes], int] = {}
+        """By key and value of the changes and rows in the topic, which of all was the first one."""
+        self._deleted: dict[bytes, list[int]] = {}
+        """By key which changes were deletes."""
+        self._touched: dict[bytes, list[float]] = {}
+        """When clients' commands have named a key."""
+        self._emptied: list[float] = []
+        """When they have named none, and meant all."""
+        self._position_offsets = dict.fromkeys(range(world.partitions), 0)
+        self._sources: dict[int, str] = {}
+        """By segment what its last position says of the stream."""
+        self._resets: dict[int, list[tuple[Place, float]]] = {}
+        """By segment the places of its resets, and when they ended."""
         self._writes: list[Write] = []
-        self._done: list[tuple[int, int]] = []
-        """Term and offset of each transaction of clients."""
+        self._done: list[Place] = []
+        """That of each transaction of clients."""
         self._terms: list[Term] = []
         self._of_stream: dict[str, int] = {}
         """The term of a stream's id."""
@@ -84,7 +115,7 @@ class RedisChecker(Judge):
         """A server is primary from now on; its data is that of the stream with this id, up to this offset."""
         self._look()
         self._of_server[server.member] = len(self._terms)
-        self._terms.append(Term(self._of_stream.get(id_, -1), offset))
+        self._terms.append(Term(self._of_stream.get(id_, -1), offset, server.redis.stream.offset))
         self._look()
 
     def _look(self) -> None:
@@ -93,30 +124,52 @@ class RedisChecker(Judge):
             if server.redis.primary is None and server.member in self._of_server:
                 self._of_stream[server.redis.stream.id] = self._of_server[server.member]
 
-    def written(self, server: Server, commands: Sequence[Sequence[bytes]]) -> None:
-        """These commands of a client's transaction were carried out."""
+    def written(self, server: Server, commands: Sequence[tuple[Sequence[bytes], Reply]]) -> None:
+        """These commands of a client's transaction were carried out, and answered so."""
         self.counts["commands"] += len(commands)
-        term, offset = self._of_server[server.member], server.redis.stream.offset
-        values: dict[bytes, bytes] = {}
-        self._done.append((term, offset))
-        for name, *words in commands:
+        place = Place(self._of_server[server.member], server.redis.stream.offset)
+        values, ends, now = dict[bytes, bytes | None](), set[bytes](), self.world.engine.now
+        self._done.append(place)
+        for (name, *words), reply in commands:
             if name in (b"SET", b"MSET") and b"KEEPTTL" not in words:  # that one is told as an image
                 pairs = words if name == b"MSET" else words[:2]
                 values.update(zip(pairs[::2], pairs[1::2], strict=True))
-        self._writes += [Write(key, value, term, offset, self.world.engine.now) for key, value in values.items()]
+                ends = (ends - set(pairs)) | (set(words) if b"PX" in words else set())
+            elif name in (b"DEL", b"UNLINK") and reply == len(words):
+                values.update(dict.fromkeys(words))
+            else:
+                ends.update(words or values)
+            for word in set(words):
+                self._touched.setdefault(word, []).append(now)
+            self.counts["swapped"] += name == b"SWAPDB"
+            if not words or name == b"SWAPDB":
+                self._emptied.append(now)
+        self._writes += [Write(key, value, place, now, key not in ends) for key, value in values.items()]
 
     # -- what the topic says ------------------------------------------------------------------------------------------
 
     def stable(self, log: Log) -> None:
         """The last stable offset of a partition moved."""
-        if log.topic != CHANGES:
+        if log.topic not in (CHANGES, POSITIONS):
             return
-        records, self._offsets[log.partition] = log.read(self._offsets[log.partition], 1_000_000)
+        offsets, take = (self._offsets, self._record) if log.topic == CHANGES else (self._position_offsets, self._state)
+        records, offsets[log.partition] = log.read(offsets[log.partition], 1_000_000)
         for raw in records:
             try:
-                self._record(raw)
+                take(raw)
             except RecordError as error:
                 self.fail("digest", str(error))
+
+    def _state(self, raw: InRecord) -> None:
+        record = decode(*raw, ON_POSITIONS)
+        what, segment, _, state = decode_state(record.key, record.value, record.header.kind)
+        if isinstance(state, PositionState):
+            self._sources[segment] = state.source
+        elif what == "reset" and state is None:  # the position before it is that of the end
+            self._look()
+            source = decode_source(self._sources[segment])
+            place = Place(self._of_stream.get(source.id, -1), source.end.offset)
+            self._resets.setdefault(segment, []).append((place, self.world.engine.now))
 
     def _record(self, raw: InRecord) -> None:
         record = decode(*raw)
@@ -131,11 +184,13 @@ class RedisChecker(Judge):
             self.fail("twice", f"segment {header.segment}: @{epoch}.{sequence} at {raw.partition}@{raw.offset}")
         if len(reader.resets) > resets:
             self.counts[f"reset {reader.resets[-1]}"] += 1
-            self._reset_at[header.segment] = self.world.engine.now
-        if header.kind is Kind.CHANGE:
+        if header.kind in (Kind.CHANGE, Kind.READ):
             key, entry = self._entry(record)
-            if entry is not None:
-                self._told.add((key, entry.value))
+            number = self.counts["record CHANGE"] + self.counts["record READ"]
+            if entry is None:
+                self._deleted.setdefault(key, []).append(number)
+            else:
+                self._told.setdefault((key, entry.value), number)
 
     def _entry(self, record: Record) -> tuple[bytes, Entry | None]:
         key = self._codec.decode_key(record.key)
@@ -195,26 +250,66 @@ class RedisChecker(Judge):
         writers = [node.member for node in self.world.connectors() if node.core.primaries()]
         if len(writers) != 1:
             self.fail("health", f"there are the writers {writers}")
-        kept = self._kept()
-        self.counts["transactions"] += len(self._done)
-        self.counts["lost by servers"] += sum(offset > kept.get(term, -1) for term, offset in self._done)
-        for write in self._writes:
-            if write.offset <= kept.get(write.term, -1):
-                self._is_told(write)
+        self._all_is_told()
         corrections = sum(node.core.counts.corrections for node in self.world.everybody if isinstance(node, Beside))
         if corrections and len(self._terms) == 1:
             self.fail("taken", f"{corrections} changes are taken back, and there was one primary throughout")
+        self._were_called_for()
 
-    def _kept(self) -> dict[int, float]:
-        """By term: up to which offset of it the primary has everything."""
-        term, upto, kept = self._of_server[self.world.leader.member], math.inf, dict[int, float]()
-        while term >= 0:
-            kept[term] = upto
-            term, upto = self._terms[term]
-        return kept
+    def _all_is_told(self) -> None:
+        """Whether the topic has what clients have written and the primary has kept."""
+        kept = self._up_to(Place(self._of_server[self.world.leader.member], _ENDLESS))
+        self.counts["transactions"] += len(self._done)
+        self.counts["lost by servers"] += sum(place.offset > kept.get(place.term, -1) for place in self._done)
+        resets = {n: [Covered(self._up_to(place), at) for place, at in found] for n, found in self._resets.items()}
+        last: dict[bytes, int] = {}
+        for write in self._writes:
+            if write.place.offset <= kept.get(write.place.term, -1):
+                segment = keys.segment_of(write.key, self.world.segments)
+                if not any(self._is_covered(write, reset) for reset in resets.get(segment, ())):
+                    last[write.key] = self._is_told(segment, write, last.get(write.key, -1))
 
-    def _is_told(self, write: Write) -> None:
-        segment = keys.segment_of(write.key, self.world.segments)
-        is_told = (write.key, encode_string(write.value)) in self._told
-        if not is_told and self._reset_at.get(segment, -1.0) < write.at:
+    def _were_called_for(self) -> None:
+        """Whether a reset for a loss followed one; what a small backlog, or another stream, has lost is not known.
+
+        A swap of databases that a connector finds on its tape when it takes over is a loss to it.
+        """
+        servers = [node for node in self.world.everybody if isinstance(node, Server)]
+        if self.counts["swapped"]:
+            return
+        if self.counts["reset unknown_command"]:
+            self.fail("needless", f"{self.counts['reset unknown_command']} resets for a command that nobody has sent")
+        remember = all(server.redis.most_backlog == _MUCH for server in servers) and not self.world.counts["did trim"]
+        same = len(self._terms) == 1 and len(servers) == len({server.node_id for server in servers})
+        if self.counts["reset stream_lost"] and remember and same:
+            self.fail("needless", f"{self.counts['reset stream_lost']} resets, and the servers have forgotten nothing")
+
+    def _up_to(self, place: Place) -> dict[int, int]:
+        """By term: up to which offset of it all is before that place."""
+        found = dict[int, int]()
+        while place.term >= 0:
+            found[place.term] = min(place.offset, found.get(place.term, _ENDLESS))
+            term = self._terms[place.term]
+            place = Place(term.before, term.fork if place.offset >= term.begin else place.offset)
+        return found
+
+    def _is_covered(self, write: Write, reset: Covered) -> bool:
+        if write.place.offset <= reset.upto.get(write.place.term, -1):
+            return True
+        if write.at > reset.ended:
+            return False
+        # Its rows are read later than at its place. What was the last of a key by then is a row.
+        touched = any(write.at < at <= reset.ended for at in (*self._touched.get(write.key, ()), *self._emptied))
+        return write.value is None or not write.stays or touched
+
+    def _is_told(self, segment: int, write: Write, after: int) -> int:
+        """Which change tells of the write, behind the one that told of the key's last."""
+        if write.value is None:
+            number = next((number for number in self._deleted.get(write.key, ()) if number > after), -1)
+        else:
+            number = self._told.get((write.key, encode_string(write.value)), -1)
+        if number < 0:
             self.fail("told", f"segment {segment}: {write} is not in the topic")
+        elif number <= after:
+            self.fail("told", f"segment {segment}: {write} is told before what came before it")
+        return number

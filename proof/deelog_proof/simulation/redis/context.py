@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -20,6 +21,8 @@ class RedisContext(Protocol):
     partitions: int
     primary: str
     """The node id of the server that is primary."""
+    counts: Counter[str]
+    """What has happened, as the world counts it."""
     saved: dict[str, Saved]
     """By node id what a server has saved last."""
 

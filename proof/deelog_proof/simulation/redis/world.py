@@ -108,7 +108,7 @@ class RedisWorld(Run[Hosted]):
                 commands[-1].append(word.encode())
         replies = server.loop.within(server.redis.execute_all, commands)
         done = [
-            words
+            (words, reply)
             for words, reply in zip(commands, replies, strict=True)
             if reply is not None and not isinstance(reply, Refused)
         ]
