@@ -195,6 +195,7 @@ def quota(cluster: Cluster, bytes_per_second: str) -> None:
 @_verb()
 def compact(cluster: Cluster) -> None:
     cluster.kafka.compact(POSITIONS)
+    cluster.kafka.compact(TOPOLOGY)
 
 
 @_verb("", "number", ends="0")

@@ -32,7 +32,7 @@ from deelog_schemas.operation import Operation, Reason
 log = logging.getLogger(__name__)
 
 _MAX_ASKED = 100
-"""`Ask` frames of one connection that wait for a view; the primary repeats those dropped."""
+"""`Ask` frames of one connection that wait for a view. Those before are refused: the primary asks again."""
 
 
 class Backup:
@@ -85,7 +85,10 @@ class Backup:
         Waits for a view at least as new as the asker's: a view in between may make this node drop what it reports.
         """
         if frame.topology_id > self.topology_id:
-            connection.asked = [*connection.asked[-_MAX_ASKED:], frame]
+            waiting = [*connection.asked, frame]
+            dropped, connection.asked = waiting[:-_MAX_ASKED], waiting[-_MAX_ASKED:]
+            for each in dropped:
+                self._refuse(connection, each.items)
             return
         refused = []
         for number, epoch in frame.items:

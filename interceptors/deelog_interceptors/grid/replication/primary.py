@@ -243,8 +243,12 @@ class Replicator:
     def follow(self, segments: Iterable[Segment], topology_id: int) -> None:
         """Applies the view to primary segments: waits for the members that it names, asks those without a stream."""
         if topology_id != self.topology_id:
+            skipped = topology_id != self.topology_id + 1
             for segment in self._store.segments:
                 segment.admitting.clear()  # a request counts only in the view that it was made in
+                # In a view between, who is not in sync may have been no holder, and have dropped all.
+                for member in segment.sessions.keys() - set(segment.in_sync) if skipped else ():
+                    self._drop(segment, member)
         self.topology_id = self.catch_up.topology_id = topology_id
         asks: dict[Link, list[tuple[int, int]]] = {}
         touched: dict[ReplyTo, None] = {}

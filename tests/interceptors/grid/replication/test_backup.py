@@ -22,6 +22,7 @@ from deelog_interceptors.grid.replication.frames import (
     Wanted,
 )
 from deelog_interceptors.grid.replication.peers import Incoming, Link
+from deelog_interceptors.grid.replication.session import StreamState
 from deelog_interceptors.grid.topology.requests import GROW
 from deelog_schemas.operation import Entry, Operation
 from tests.interceptors.grid.replication.pair import A, B, Pair, Wire, put
@@ -322,11 +323,29 @@ def test_a_patch_drops_what_came_after_its_point_only_where_it_has_a_value_for_e
     asyncio.run(run())
 
 
+def test_a_question_for_which_there_is_no_room_is_asked_again() -> None:
+    """B is some views behind, and A asks of more and more segments meanwhile."""
+
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A, to=A)
+        for _ in range(101):
+            pair.a.wire.send(Ask(1, [(0, 77)]))
+        await pair.settle()
+        assert B not in pair.a.segment.sessions  # refused
+        pair.a.replicator.follow([pair.a.segment], 1)  # the next heartbeat
+        pair.view(1, A, A, to=B)
+        await pair.settle()
+        assert pair.a.segment.sessions[B].stage is StreamState.STREAMING
+
+    asyncio.run(run())
+
+
 def test_only_so_many_questions_of_a_connection_wait_for_a_view() -> None:
     pair = Pair()
     for number in range(200):
         pair.b.backup.frame(pair.a.incoming, Ask(1000 + number, []))
     waiting = [ask.topology_id for ask in pair.a.wire.incoming.asked]
-    assert waiting == list(range(1099, 1200))
+    assert waiting == list(range(1100, 1200))
     pair.b.backup.view_applied(1150)
     assert [ask.topology_id for ask in pair.a.wire.incoming.asked] == list(range(1151, 1200))

@@ -326,6 +326,31 @@ def test_a_refused_stream_is_dropped_and_asked_for_again() -> None:
     asyncio.run(run())
 
 
+def test_who_was_not_in_sync_is_asked_again_where_a_view_was_not_read() -> None:
+    """In the view that A does not read B is no owner, and drops all."""
+
+    async def run() -> None:
+        pair = Pair()
+        pair.view(1, A, A)
+        put(pair.a, "k", "1")
+        await pair.settle()
+        assert pair.requests(pair.a) == [(GROW, B)]
+        pair.view(2, A, A, epoch=1, to=B, owners=(A,))
+        assert pair.b.entries == {}
+        pair.view(3, A, A, epoch=1)
+        assert pair.requests(pair.a) == []
+        await pair.settle()
+        assert pair.b.entries == {b"k": b"1"}
+        assert pair.requests(pair.a) == [(GROW, B)]
+        session = pair.a.segment.sessions[B]
+        pair.view(4, A, A, epoch=1)
+        assert pair.a.segment.sessions[B] is session  # no view was passed over
+        pair.view(6, A, A, B, epoch=1)
+        assert pair.a.segment.sessions[B] is session  # only this primary could have it admitted
+
+    asyncio.run(run())
+
+
 def test_only_the_link_that_broke_loses_its_streams() -> None:
     async def run() -> None:
         pair = await streaming()
