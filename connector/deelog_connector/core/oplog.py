@@ -42,12 +42,14 @@ class OpLog:
     `complete_from`: no operation at or above this sequence is missing here. Only `restart` lowers it.
     """
 
-    __slots__ = ("_budget", "_operations", "complete_from")
+    __slots__ = ("_budget", "_merged", "_operations", "complete_from")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._operations: list[Operation] = []
         self.complete_from = 1
+        self._merged = (0, 0)
+        """In (above, upto] operations tell of what was before earlier ones of their keys."""
 
     def __len__(self) -> int:
         return len(self._operations)
@@ -82,13 +84,22 @@ class OpLog:
         dropped = self._operations[count:]
         self._release(dropped)
         del self._operations[count:]
+        self._merged = self._merged[0], min(self._merged[1], sequence)
         return dropped
+
+    def complete_behind(self, sequence: int) -> int:
+        """No operation at or above the result is missing here, nor tells of what was before one up to `sequence`.
+
+        Another owner may have written a part of what gave way here.
+        """
+        above, upto = self._merged
+        return upto + 1 if above < sequence < upto else self.complete_from
 
     def restart(self, complete_from: int) -> int:
         """Drops everything; the log is complete from the given sequence on. Returns how many operations."""
         dropped, self._operations = self._operations, []
         self._release(dropped)
-        self.complete_from = complete_from
+        self.complete_from, self._merged = complete_from, (0, 0)
         return len(dropped)
 
     def after(self, sequence: int, upto: int, limit: int) -> list[Operation]:
@@ -130,6 +141,9 @@ class OpLog:
         newest = (o for o in within if last[o.key] is o)
         kept += (o if first[o.key] is o else o.merged(first[o.key], reasons[o.key]) for o in newest)
         self._operations[run] = kept
+        if len(kept) < len(dropped):
+            low, high = self._merged
+            self._merged = (min(above, low), max(upto, high)) if above < high else (above, upto)
         self._release(dropped)
         self._budget.operations += len(kept)
         self._budget.bytes += sum(map(_size, kept))

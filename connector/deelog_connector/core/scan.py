@@ -6,6 +6,7 @@ to one's own claim, READ continues to one's own ACTIVE.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -43,6 +44,8 @@ class SegmentScan:
     """Of those beyond it."""
     ahead: Position = (0, 0)
     """The highest position beyond `history`."""
+    actives: dict[int, int] = field(default_factory=dict)
+    """The sequence at which an owner became active, by its epoch: it may have written nothing since."""
     rows: int | None = None
     """The rows of the reset that is open, whose begin is at the offset `begin`; None: none is."""
     begin: int = -1
@@ -69,6 +72,8 @@ class SegmentScan:
     """The sequence within `history` that must be read, or one above it."""
     expected_anywhere: int = -1
     """The same, within or beyond `history`."""
+    expected_beyond: Position = (0, 0)
+    """A position beyond it that must be read where nobody has looked since the leader changed, or one above it."""
     runs: Sequence[CommittedRun] = ()
     """What this very node committed and must find."""
     inherited: list[Inherited] = field(default_factory=list)
@@ -93,6 +98,7 @@ class SegmentScan:
             self.claims.add((control["epoch"], control["member"]))
         elif kind is Kind.ACTIVE:
             epoch = control["epoch"]
+            self.actives[record.epoch] = record.sequence
             # An ACTIVE ends no claim of a higher epoch.
             self.claims = {c for c in self.claims if c[0] > epoch} | {(epoch, control["member"])}
         elif kind is Kind.RELEASE:
@@ -132,9 +138,9 @@ class SegmentScan:
                 self.phantoms.discard(record.key)  # a later change of the key is the truth again
             return
         self.sequences_beyond.add(record.sequence)
+        self.ahead = max(self.ahead, (record.epoch, record.sequence))
         if record.kind is Kind.CHANGE:
             self.phantoms.add(record.key)
-            self.ahead = max(self.ahead, (record.epoch, record.sequence))
 
     def _reset_ended(self, record: ScannedRecord, known: bool) -> None:
         # CHECK end-beyond-again: a reset whose end lies beyond this history is begun again.
@@ -173,13 +179,16 @@ class SegmentScan:
         """What somebody else has committed, and this node must find until the log's end was looked at."""
         return [run for inherited in self.inherited for run in inherited.runs(self.reset_at)]
 
-    def gaps(self, written: int) -> list[tuple[int, int]]:
-        """What gave way of the sequences behind the last reset, as `Ledger.coalesced_runs`: nothing else is missing."""
-        found = {sequence for sequence in self.sequences if self.reset_at < sequence <= written}
-        number = written - max(self.reset_at, 0) - len(found - {0})
-        if number <= 0:
-            return []
-        return [(1 + next(s for s in range(written, self.reset_at, -1) if s not in found), number)]
+    def gaps(self, written: int, position: PositionState | None) -> list[tuple[int, int]]:
+        """What gave way of the sequences behind the last reset, as `Ledger.coalesced_runs`.
+
+        Where the last position says that all above is behind its `read_from`, so many as it says; below, all not read.
+        """
+        above, most = (position.read_from_sequence, position.coalesced) if position is not None else (-1, 0)
+        missing = [s for s in range(max(self.reset_at, 0) + 1, written + 1) if s not in self.sequences]
+        below = bisect_right(missing, above)
+        missing = missing[: below + most]
+        return [(missing[-1] + 1, len(missing))] if missing else []
 
     def to_find_again(self, offset: int, above: int) -> list[CommittedRun]:
         """What was found: a look at the log's end has not verified all of it yet.
@@ -208,6 +217,10 @@ class SegmentScan:
                 excused = self.sent_again
         highest = max(self.sequences, default=-1)
         short = highest < self.expected or max({highest} | self.sequences_beyond) < self.expected_anywhere
+        if self.unverified_from is not None and self.ahead < self.expected_beyond:
+            # The sequences of an epoch that this node has never heard of stand for those of none that it has.
+            epoch, sequence = self.expected_beyond
+            short |= self.actives.get(epoch, -1) < sequence
         return short or self.missing > len(excused) or any(map(self._misses, runs))
 
     def _misses(self, run: CommittedRun) -> bool:

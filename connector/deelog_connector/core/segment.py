@@ -308,6 +308,15 @@ class Segment:
         if self.owed != POSITIONS_LOST:
             self.owed = reason
 
+    def gaps_known(self, position: PositionState) -> None:
+        """What gave way of an owner's operations, as its position says, and of what it has not written.
+
+        Where the ledger is complete it says so itself.
+        """
+        if not self.ledger.is_complete:
+            self.ledger.coalesced_runs = [(position.coalesced_to, position.coalesced)] if position.coalesced else []
+            self.count_gaps(position.sequence)
+
     def count_gaps(self, sequence: int) -> None:
         """The operations above this sequence that gave way here will not be written."""
         for upto, number in self.log.gaps_after(sequence):

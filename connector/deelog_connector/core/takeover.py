@@ -236,14 +236,12 @@ class Takeover:
             return
         above = position.read_from_sequence
         if not trusted:
-            scan.expected_anywhere = position.sequence
+            scan.expected_anywhere, scan.expected_beyond = position.sequence, position.position
         else:
             ledger.read_from_sequence = above
             if position.sequence > above:
                 scan.expected = position.sequence
-        if not ledger.is_complete:
-            ledger.coalesced_runs = [(position.coalesced_to, position.coalesced)] if position.coalesced else []
-            segment.count_gaps(position.sequence)
+        segment.gaps_known(position)
         if position.member != self._node.member or not ledger.is_complete or position.sequence > segment.sent:
             # By a promotion a member forgets its own runs, and of a transaction it has none whose answer it did not
             # wait for: then what it wrote is missed as another's would be.
@@ -266,7 +264,16 @@ class Takeover:
         Some of it may have been cut away before the fence. Nobody else misses it.
         """
         position = segment.known.position
-        if position is None or position.sequence <= position.read_from_sequence:
+        if position is None:
+            return
+        ledger, changes = segment.ledger, self._node.changes
+        of_this = ledger.read_from >= 0 and position.topic_id == changes.topic_id
+        if of_this and past.holds(segment.history, position.position):
+            # What gave way is counted from where the next owner begins.
+            ledger.read_from, ledger.read_from_sequence = position.read_from, position.read_from_sequence
+            ledger.leader_epoch = max(ledger.leader_epoch, position.leader_epoch)
+            segment.gaps_known(position)
+        if position.sequence <= position.read_from_sequence:
             return
         offset = scan.inherited[0].offset if scan.inherited else position.read_from
         inherited = _inherited(segment, position, offset)
@@ -274,6 +281,7 @@ class Takeover:
             scan.expected = max(scan.expected, position.sequence)
         else:
             scan.expected_anywhere = max(scan.expected_anywhere, position.sequence)
+            scan.expected_beyond = max(scan.expected_beyond, position.position)
         scan.inherited.append(inherited)
 
     # -- decide ---------------------------------------------------------------------------------------------------
@@ -287,8 +295,9 @@ class Takeover:
         if self._is_superseded(segment, scan):
             return
         segment.recheck = False
-        reason = reason_to_reset(scan, segment.log.complete_from, segment.owed)
-        unwritten = segment.log.after(scan.written or 0, segment.last_sequence, 1)
+        log, written = segment.log, scan.written or 0
+        reason = reason_to_reset(scan, log.complete_behind(written), segment.owed)
+        unwritten = log.after(written, segment.last_sequence, 1)
         if reason is None and is_overtaken(unwritten[0].position if unwritten else None, scan.ahead):
             reason = "phantom_ahead"
         in_kafka = known.position is not None or known.reset is not None or self._node.positions.is_lost
@@ -311,8 +320,8 @@ class Takeover:
         ledger = segment.ledger
         segment.go(Phase.WRITING)
         if ledger.read_from_sequence < 0 and not ledger.is_complete:
-            # Its last position is beyond this history, and tells what gave way behind its own `read_from` alone.
-            ledger.coalesced_runs = scan.gaps(written)
+            # What is missing else was cut away, perhaps under a leader of whom this node has not heard.
+            ledger.coalesced_runs = scan.gaps(written, segment.known.position)
             segment.count_gaps(written)
         offset = min([ledger.read_from, *(run.offset for run in scan.runs)])
         ledger.resume(scan.to_find_again(offset, ledger.read_from_sequence))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -103,6 +103,26 @@ def test_a_coalesced_operation_says_what_was_there_before_the_first_one() -> Non
     assert log.coalesce(0, 2) == 1
     (merged,) = log
     assert (merged.sequence, merged.value, merged.existed) == (2, b"new", False)
+
+
+@pytest.mark.parametrize(
+    ("change", "complete"),
+    [
+        (lambda log: None, [1, 1, 6, 6, 6, 1, 1]),
+        (lambda log: log.coalesce(3, 6), [1, 1, 7, 7, 7, 7, 1]),  # one run
+        (lambda log: log.coalesce(5, 6), [1, 1, 6, 6, 6, 1, 1]),  # nothing gave way
+        (lambda log: log.prune(5), [6] * 7),
+        (lambda log: log.cut(3), [1, 1, 4, 1, 1, 1, 1]),
+        (lambda log: log.restart(1), [1] * 7),
+    ],
+)
+def test_a_part_of_what_gave_way_may_be_written_elsewhere(
+    change: Callable[[OpLog], object], complete: list[int]
+) -> None:
+    log = filled(b"xaaabbb")
+    assert log.coalesce(1, 5) == 2
+    change(log)
+    assert [log.complete_behind(sequence) for sequence in range(7)] == complete
 
 
 def test_what_can_be_coalesced_into_a_run_of_a_size() -> None:

@@ -10,6 +10,7 @@ from deelog_connector.core.effects import ScannedRecord
 from deelog_connector.core.ledger import CommittedRun, Inherited
 from deelog_connector.core.scan import SegmentScan, reason_to_reset
 from deelog_schemas.header import Kind
+from deelog_schemas.positions import PositionState
 
 BEGIN, ROW, END = Kind.RESET_BEGIN, Kind.READ, Kind.RESET_END
 
@@ -138,12 +139,21 @@ def test_changes_beyond_the_history_are_phantoms_until_their_key_is_written_agai
         ({1, 2, 5}, -1, 2, []),
         (set(), -1, 0, []),
         ({8}, 8, 8, []),
+        ({1, 5, 7, 11, 12}, -1, 12, [(10, 6)]),  # of 8, 9 and 10 the last position says that two gave way
+        ({1, 5, 7, 8, 11, 12}, -1, 12, [(11, 6)]),
+        ({1, 5, 7, 8, 9, 10}, -1, 10, [(7, 4)]),
     ],
 )
 def test_what_is_not_there_has_given_way(
     sequences: set[int], reset_at: int, written: int, gaps: list[tuple[int, int]]
 ) -> None:
-    assert SegmentScan(HISTORY, sequences=sequences, reset_at=reset_at).gaps(written) == gaps
+    position = PositionState(2, 14, 0, 7, 11, 2, 0, 0, "t", "n0@5")
+    assert (position.read_from_sequence, position.coalesced) == (7, 2)
+    assert SegmentScan(HISTORY, sequences=sequences, reset_at=reset_at).gaps(written, position) == gaps
+
+
+def test_without_a_position_nothing_has_given_way() -> None:
+    assert SegmentScan(HISTORY, sequences={1, 4}).gaps(4, None) == []
 
 
 def test_a_reset_makes_phantoms_good_unless_it_ends_beyond_the_history() -> None:

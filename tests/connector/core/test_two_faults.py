@@ -7,6 +7,7 @@ import pytest
 from deelog_connector.core.effects import SteppedDown
 from deelog_schemas.header import Kind
 from deelog_schemas.keys import segment_of
+from deelog_schemas.records import decode
 from tests.connector.world import (
     CHANGES,
     PARTITIONS,
@@ -16,6 +17,7 @@ from tests.connector.world import (
     World,
     key_of,
     lose_unseen,
+    partition_log,
     skipping,
     started,
 )
@@ -186,3 +188,156 @@ def test_what_a_reset_has_replaced_is_missed_no_more() -> None:
         world.settle()
     assert world.reader(0).resets == ["initial", "truncated"]
     assert sum(record.header.kind is Kind.RESET_BEGIN for record in world.records(0)) == 2
+
+
+def three() -> tuple[World, Node, Node, Node]:
+    """The first one owns segment 0, of which four operations are written, and looked at. Then nobody looks."""
+    world = World(3)
+    n0, n1, n2 = world.nodes.values()
+    world.own_all(n0, n1, n2)
+    world.settle()
+    for _ in range(4):
+        world.put(key_of(0), b"early")
+        world.settle()
+    world.watching = False
+    return world, n0, n1, n2
+
+
+def until(world: World, node: Node, phase: str) -> None:
+    while node.core.phase(0) != phase:
+        world.now += 0.1
+        node.step()
+
+
+def commits_before_its_fence(world: World, old: Node, new: Node) -> None:
+    """What the old owner has left is committed between the new one's claim and its fence."""
+    until(world, new, "look")
+    old.follow = lambda: False  # type: ignore[method-assign]
+    old.step()
+    world.settle(new)
+
+
+def cut_away(world: World, *values: bytes) -> None:
+    """These changes are gone from the log of partition 0, and nobody has heard of it."""
+    for slot in partition_log(world, 0).slots:
+        if slot.record is not None and any(value in (slot.record.value or b"") for value in values):
+            slot.record = None
+
+
+def taken_over(world: World, old: Node, new: Node) -> list[str]:
+    """The reasons of the resets, once the new one has taken over from one that has died, under another leader."""
+    world.crash(old)
+    world.watching, world.leader_epoch = True, 1
+    new.follow()
+    world.own(0, new)
+    world.settle(new)
+    world.check()
+    return world.reader(0).resets
+
+
+def test_what_gave_way_before_a_fence_is_not_missed_afterwards() -> None:
+    world, n0, n1, n2 = three()
+    for number in range(4):
+        world.put(key_of(0), b"v%d" % number)
+    world.put(key_of(0, 1), b"w")
+    assert n0.core.coalesce(0) == 3
+    world.own(0, n1, n2)
+    commits_before_its_fence(world, n0, n1)
+    assert n1.core.written(0) == 9
+    world.put(key_of(0, 2), b"y")
+    world.settle(n1, n2)
+    assert taken_over(world, n1, n2) == ["initial"]
+
+
+def test_what_gave_way_here_and_was_written_before_a_fence_excuses_nothing() -> None:
+    world, n0, n1, n2 = three()
+    world.own(0, n1, n0, n2)
+    world.settle()
+    for number in range(4):
+        world.put(key_of(0), b"v%d" % number)
+    for number in (1, 2, 3):
+        world.put(key_of(0, number), b"w%d" % number)
+    assert n1.core.coalesce(0) == 3
+    world.own(0, n0, n1, n2)  # which has all of them
+    until(world, n0, "writing")
+    world.own(0, n1, n2)
+    commits_before_its_fence(world, n0, n1)
+    assert n1.core.written(0) == 11
+    cut_away(world, b"w1", b"w2", b"w3")
+    world.put(key_of(0, 4), b"y")
+    world.settle(n1, n2)
+    assert taken_over(world, n1, n2) == ["initial", "truncated"]
+
+
+def test_what_was_cut_away_has_not_given_way() -> None:
+    """`cache.acks=1`: the last position is beyond the history of the next owner, who reads all since the last reset."""
+    world, n0, n1, n2 = three()
+    for number in (1, 2, 3):
+        world.put(key_of(0, number), b"w%d" % number)
+    world.settle()
+    cut_away(world, b"w1", b"w2", b"w3")
+    world.put(key_of(0, 4), b"on")
+    world.settle()
+    operation = world.put(key_of(0, 5), b"alone", acked=False)
+    n0.core.acked_here(0, operation.sequence)
+    world.settle(n0)
+    world.crash(n0)
+    world.own(0, n1, n2)
+    world.settle(n1, n2)
+    assert taken_over(world, n1, n2) == ["initial", "truncated"]
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_records_of_an_epoch_that_nobody_has_heard_of_are_missed(is_cut: bool) -> None:
+    """`cache.acks=1`: the owner before lagged, and took back what the one before it had written."""
+    world, n0, n1, n2 = three()
+    for number in range(3):
+        operation = world.put(key_of(0, 1), b"w%d" % number, acked=False)
+        n2.core.apply(0, operation)
+        n2.take(operation)
+        n0.core.acked_here(0, operation.sequence)
+    world.settle(n0)
+    world.crash(n0)
+    world.own(0, n1)
+    world.settle(n1)
+    world.put(key_of(0, 2), b"x")
+    world.settle(n1)
+    slots = [slot for slot in partition_log(world, 0).slots if slot.record]
+    last = [slot for slot in slots if decode(*slot.record).header.position[0] > 1]  # type: ignore[misc]
+    for slot in last[1:] if is_cut else ():
+        slot.record = None
+    assert taken_over(world, n1, n2) == ["initial", *(["truncated"] if is_cut else [])]
+
+
+def test_an_epoch_in_which_nothing_was_written_is_not_missed() -> None:
+    world, n0, n1, n2 = three()
+    world.crash(n0)
+    world.own(0, n1)
+    world.settle(n1)
+    for _ in range(20):  # its position is renewed
+        world.now += 1.0
+        n1.step()
+    position = n1.core.position(0)
+    assert position is not None
+    assert (position.epoch > 1, position.sequence) == (True, 4)
+    assert taken_over(world, n1, n2) == ["initial"]
+
+
+def test_a_run_of_which_another_owner_has_written_a_part_is_given_up() -> None:
+    """Its operations tell of what was before others that are in Kafka by now."""
+    world = World(2, batch=2)
+    n0, n1 = world.nodes.values()
+    world.own_all(n1, n0)
+    world.settle()
+    for number in range(4):
+        world.put(key_of(0), b"v%d" % number)
+    assert n1.core.coalesce(0) == 3
+    world.own(0, n0, n1)
+    until(world, n0, "writing")
+    n0.step()  # two operations
+    world.crash(n0)
+    n1.follow()
+    world.own(0, n1)
+    world.settle(n1)
+    world.check()
+    assert world.reader(0).resets == ["initial", "hole"]
