@@ -59,6 +59,7 @@ CAPTURE: Final = "interceptors/deelog_interceptors/redis/capture.py"
 ADDRESS: Final = "interceptors/deelog_interceptors/redis/address.py"
 REDIS_NODE: Final = "interceptors/deelog_interceptors/redis/node.py"
 REDIS_LINK: Final = "interceptors/deelog_interceptors/redis/link.py"
+REDIS_SHARD: Final = "interceptors/deelog_interceptors/redis/shard.py"
 REDIS_READING: Final = "interceptors/deelog_interceptors/redis/reading.py"
 SEGMENT_TAPE: Final = "interceptors/deelog_interceptors/redis/segment_tape.py"
 STREAM_VIEW: Final = "interceptors/deelog_interceptors/redis/view.py"
@@ -1100,6 +1101,14 @@ RESETS: Final = (
         (Edit(BUILDER, "        collecting -= self._node.hidden\n", ""),),
         detector="pytest tests/connector/core/test_batch_builder.py",
         because=ONE_CASE,
+    ),
+    Mutant(
+        "hidden-claim-of-the-same-epoch",
+        "",
+        "a claim that stays open hides the next one's, which is of the same epoch: it waits for ever",
+        (Edit(HANGING, "epochs.append(found.epoch - 1)", "epochs.append(found.epoch)"),),
+        detector="scenario claimed_and_hung",
+        because=RARE,
     ),
     Mutant(
         "asked-in-a-view-long-ago",
@@ -2854,6 +2863,55 @@ STREAMS: Final = (
                 CAPTURE,
                 "self._epoch = max(self._epoch, self.sink.highest_claim()) + 1",
                 "self._epoch = max(self._epoch, self.sink.highest_claim(), 1)",
+            ),
+        ),
+        cache="redis",
+    ),
+    Mutant(
+        "true-ack-on-a-primary",
+        "",
+        "a connector counts as a replica: WAIT counts it, and a failover may choose it",
+        (Edit(REDIS_NODE, "shows = (ends or not view.is_primary) and not self._link.is_bounded", "shows = True"),),
+        cache="redis",
+    ),
+    Mutant(
+        "image-before-the-stream",
+        "",
+        "an image is told before the stream was read to its place: changes before it that tell more come behind it",
+        (Edit(CAPTURE, "while self._images and self._images[0][1].offset <= tape.offset:", "while self._images:"),),
+        detector="scenario image_before_the_stream",
+        because=RARE,
+    ),
+    Mutant(
+        "corrects-nothing",
+        "",
+        "what a lost stream has left in Kafka is not taken back",
+        (
+            Edit(
+                CAPTURE,
+                "            tape.correct(keys)\n            self.tape.busy.add(segment)\n",
+                "            self.tape.busy.add(segment)\n",
+            ),
+        ),
+        cache="redis",
+    ),
+    Mutant(
+        "reads-beyond-the-fork",
+        "",
+        "what another server has behind the fork passes for the own server's, which has forgotten it",
+        (Edit(REDIS_SHARD, "own.offset, its.offset, own.lineage.shared(its.lineage)", "own.offset, its.offset"),),
+        detector="pytest tests/interceptors/redis/test_shard.py",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "database-forgotten",
+        "",
+        "a connector does not see that the stream goes on in another database",
+        (
+            Edit(
+                TAPE,
+                "                self.database = int(arguments[1])  # type: ignore[arg-type]",
+                "                pass",
             ),
         ),
         cache="redis",

@@ -106,12 +106,15 @@ class HangingTransactions:
         return next((member for member in sorted(known) if node_number(member) == found.node), "")
 
     def _is_superseded(self, member: str, partition: int, found: Hanging) -> bool:
-        """Whether this node has a segment there that the member claimed before it."""
+        """Whether this node has a segment there that the member claimed before it, or at the same time.
+
+        A claim that nobody has read may be of the epoch that this node has chosen: who comes first is not in sight.
+        """
         for segment in self._node.primaries_of(partition):
             epochs = [epoch for epoch, claimant in self._claims(segment.number) if claimant == member]
             if segment.number == found.segment:
-                epochs.append(found.epoch)
-            if epochs and max(epochs) < segment.epoch:
+                epochs.append(found.epoch - 1)
+            if max(epochs, default=segment.epoch) < segment.epoch:
                 return True
         return False
 

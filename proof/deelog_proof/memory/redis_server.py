@@ -132,6 +132,11 @@ class RedisServer:
         """Whether it has its primary's stream."""
         return self._upstream is not None
 
+    @property
+    def acknowledged_by_guests(self) -> int:
+        """The highest offset that a link without a port has acknowledged."""
+        return max((link.acked for link in self._links if not link.port), default=0)
+
     def saved(self) -> Saved:
         """What it has now. Without a backlog it tells nothing of its stream."""
         stream = self.stream

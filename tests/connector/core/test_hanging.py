@@ -154,7 +154,8 @@ def test_it_is_looked_for_once_until_that_is_answered() -> None:
         (first(OLD), ["n1"]),
         (first(OTHER), ["n3"]),  # its claim is in what it hides
         (first(NEWER), []),  # has superseded this node
-        (first(OTHER, epoch=7), []),
+        (first(OTHER, epoch=7), ["n3"]),  # chosen before this node's claim could be read, and the other way round
+        (first(OTHER, epoch=8), []),
         (first(OTHER, segment=1), []),  # whose owner waits, too
         (first(OLD, segment=1), ["n1"]),  # it may wait in vain itself, or be paused
         (first(node=OLD), ["n1"]),  # a change says only to people who wrote it

@@ -3,9 +3,10 @@
 The parts, by the names in a violation: `twice` (no position is committed twice), `digest` (a reset's digest is that of
 its rows), `told` (each SET and DEL that the primary has kept is in the topic, those of a key in order, or a reset of a
 later place of the stream covers it), `taken` (nothing is taken back without another primary), `needless` (nor sent anew
-where nobody has forgotten anything), `limit` (nobody keeps more than it may), `alive` (after the faults end the topic
-has what the primary has, in time), `broken` (an exception), `health` (then everybody is well, and one connector alone
-writes), and `expected` (a count that the script expects).
+where nobody has forgotten anything), `limit` (nobody keeps more than it may), `guest` (no connector counts as a
+replica of a primary), `alive` (after the faults end the topic has what the primary has, in time), `broken` (an
+exception), `health` (then everybody is well, and one connector alone writes), and `expected` (a count that the script
+expects).
 """
 
 from __future__ import annotations
@@ -204,6 +205,9 @@ class RedisChecker(Judge):
             budget = node.core.budget
             if budget.operations > budget.max_operations + budget.overdrawn:
                 self.fail("limit", f"{node.member} holds {budget.operations} operations")
+        for server in self.world.servers():
+            if server.redis.primary is None and server.redis.acknowledged_by_guests:
+                self.fail("guest", f"a connector acknowledges to {server.member}, which is primary, as a replica does")
 
     def looks_from_now_on(self) -> None:
         """Everything must be equal for a while from now on."""

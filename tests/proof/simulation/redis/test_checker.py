@@ -159,6 +159,20 @@ def test_two_that_write() -> None:
     assert str(world.checker.violation) == "health: there are the writers []"
 
 
+@pytest.mark.parametrize(
+    ("primary", "offset", "found"), [(None, 7, True), (None, 0, False), (("127.0.0.1", 7001), 7, False)]
+)
+def test_who_passes_for_a_replica(primary: tuple[str, int] | None, offset: int, found: bool) -> None:
+    world = world_of()
+    assert world.run().violation is None
+    redis = SimpleNamespace(primary=primary, acknowledged_by_guests=offset, stream=SimpleNamespace(id=""))
+    world.servers = lambda: [SimpleNamespace(member="r9@1", redis=redis)]  # type: ignore
+    world.connectors = list  # type: ignore[method-assign]
+    world.checker.sample()
+    assert (world.checker.violation is not None) is found
+    assert not found or str(world.checker.violation).startswith("guest: a connector acknowledges to r9@1")
+
+
 def test_who_keeps_too_much() -> None:
     world = world_of()
     assert world.run().violation is None
