@@ -230,6 +230,8 @@ class Transport(transports._FlowControlMixin):
         """Whether the other end sends no more."""
         self._held: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         """What a cut holds back."""
+        self._drops = False
+        """Whether something that was held back is lost, and with it all that was sent behind it."""
         self._last = 0.0
         """When the last bytes arrive."""
         self._outstanding = 0
@@ -273,10 +275,16 @@ class Transport(transports._FlowControlMixin):
         self.network.engine.at(self._last, self._arrive, call, args)
 
     def _arrive(self, call: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if self._drops and call == self.peer._received:
+            return
         if self.network.is_cut(self.pair):
             self._held.append((call, args))
         else:
             self.peer.loop.call_soon(call, *args)
+
+    def _drop_held(self) -> None:
+        self._drops |= bool(self._held)
+        self._held.clear()
 
     def healed(self) -> None:
         """Some cut has ended, perhaps its own."""
@@ -376,7 +384,7 @@ class Transport(transports._FlowControlMixin):
 
     def reset(self) -> None:
         """It is broken. Bytes on their way are lost."""
-        self._held.clear()
+        self._drop_held()
         if not self._lost:
             self._closing = True
             self._lose(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
@@ -387,7 +395,7 @@ class Transport(transports._FlowControlMixin):
         if self.network.random(self.pair).random() < 0.5:
             self._send(self.peer._end)
         else:
-            self._held.clear()
+            self._drop_held()
             self._last = 0.0  # the reset may come before them
             self._send(self.peer.reset)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
@@ -291,6 +292,27 @@ def test_a_cut_holds_bytes_back_until_it_heals(pair: Pair) -> None:
     pair.engine.run(reading.done)
     assert reading.result() == b"0123456789"
     assert not other.is_closing()
+
+
+def test_no_byte_arrives_behind_one_that_is_lost() -> None:
+    """A connection ends while one part of what was sent is held back, and another is on its way."""
+    found = set()
+    for seed in range(40):
+        pair = Pair(seed)
+        (_, writer), (reader, other) = pair.connected()
+        pair.network.part("server", "client")
+        pair.client.within(writer.write, b"first ")
+        pair.engine.run(seconds=1)
+        pair.client.within(writer.write, b"second")
+        pair.client.within(writer.transport.abort)
+        pair.network.heal("server", "client")
+        with contextlib.suppress(ConnectionResetError):
+            found.add(pair.server.run_until_complete(reader.read(100)))
+        other.transport.abort()
+        pair.server.bury()
+        pair.client.bury()
+    assert found
+    assert all(b"first second".startswith(data) for data in found), found
 
 
 def test_a_part_is_a_cut_of_both_directions(pair: Pair) -> None:
