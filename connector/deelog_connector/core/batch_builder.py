@@ -9,6 +9,7 @@ it has to be sent in time: docs/decisions.md, "A transaction takes a part of its
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from deelog_connector.core.batch import Batch
@@ -133,14 +134,18 @@ class BatchBuilder:
                 self._snapshots.chunk(batch, segment, segment.snapshot)
 
     def _renewals(self, batch: Batch) -> None:
-        """Positions of idle segments are renewed, so that readers can tell silence from progress."""
+        """Positions of idle segments are renewed, so that readers can tell silence from progress.
+
+        One that was lost before it was read is written again.
+        """
         node, now = self._node, self._node.now
-        interval = node.settings.heartbeat_interval
-        if not interval or now - node.renewed_from < interval:
+        interval = node.settings.heartbeat_interval or math.inf
+        if now - node.renewed_from < interval:
             return
         for segment in in_phase(node.writable(node.primaries.values()), Phase.WRITING):
-            if segment.is_drained and now - segment.renewed_at >= interval:
-                segment.renewed_at = now
+            is_due = segment.is_drained and now - segment.renewed_at >= interval
+            if is_due or (segment.is_unread and segment.sent == segment.last_sequence):
+                segment.renewed_at, segment.is_unread = now, False
                 batch.position(segment, segment.history[-1], Kind.POSITION_RENEWAL)
         node.renewed_from = min((segment.renewed_at for segment in node.primaries.values()), default=now)
 

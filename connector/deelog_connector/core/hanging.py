@@ -6,6 +6,7 @@ docs/decisions.md, "One partition that takes no records".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import takewhile
 
@@ -34,6 +35,8 @@ class HangingTransactions:
         self._looked_for: set[int] = set()
         """Partitions of which `FindHanging` is not answered."""
         self._ending: set[EndHanging] = set()
+        self._overdue: dict[int, list[tuple[int, int, State | None]]] = {}
+        """By partition, segments that wait for a record on the positions topic: the number of a claim, or a state."""
         self._unread: dict[int, tuple[int, State, float]] = {}
         """By segment: the partition of the last state that was committed, the state, and when."""
 
@@ -52,11 +55,13 @@ class HangingTransactions:
             if partition not in node.withheld:
                 del self._unread[number]
                 if not node.positions.holds(number, state):
+                    self._overdue.setdefault(partition, []).append((number, 0, state))
                     waiting.add(partition)
         for segment in node.writable(working):
             asked = segment.awaited and segment.phase in (Phase.LOOK, Phase.READ)
             if asked and node.now - segment.asked_at >= node.settings.patience:
                 segment.asked_at = node.now
+                self._overdue.setdefault(segment.partition, []).append((segment.number, segment.awaited, None))
                 waiting.add(segment.partition)
         for partition in sorted(waiting):
             self.waited_in_vain(partition)
@@ -80,6 +85,18 @@ class HangingTransactions:
         self._node.counts.fenced += len(fresh)
         self._node.outbox += fresh
 
+    def nothing_hides(self, partition: int) -> None:
+        """What is waited for on the positions topic since before that was asked is gone: it is written again."""
+        for number, awaited, state in self._overdue.pop(partition, ()):
+            segment = self._node.primaries.get(number)
+            if segment is None:
+                continue
+            if state is None and segment.awaited == awaited:
+                segment.look_again()
+            elif state is not None and not self._node.positions.holds(number, state):
+                segment.is_unread = True
+                self._node.renewed_from = -math.inf
+
     def ended(self, effect: EndHanging) -> None:
         """It was tried. What is hidden still is looked for again."""
         self._ending.discard(effect)
@@ -87,6 +104,7 @@ class HangingTransactions:
     def forget(self) -> None:
         """What is under way is not answered."""
         self._looked_for.clear()
+        self._overdue.clear()
         self._ending.clear()
 
     def _node_to_fence(self, partition: int, found: Hanging | HangingAbort) -> str:

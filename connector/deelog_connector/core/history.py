@@ -51,6 +51,11 @@ def opened(history: History, epoch: int) -> History:
     return (*history, (epoch, last_of(history)))[-MAX_EPOCHS:]
 
 
+def opened_at(history: History, epoch: int) -> int:
+    """The last sequence before that epoch, as far as is known."""
+    return max((last for known, last in history if known < epoch), default=0)
+
+
 def common_point(primary: History, backup: History) -> int:
     """The last sequence that both histories share; 0 for none.
 

@@ -11,6 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from deelog_connector.core.history import History, end_of
+from deelog_schemas.positions import PositionState
+
 
 class CommittedRun(NamedTuple):
     """Records that were committed, none of them below `offset`.
@@ -56,6 +59,12 @@ class Inherited(NamedTuple):
     shared: int
     coalesced_to: int = 0
     coalesced: int = 0
+
+    @classmethod
+    def of(cls, history: History, position: PositionState, offset: int) -> Inherited:
+        """What that position says is at the offset or later."""
+        shared, gaps = end_of(history, position.epoch), (position.coalesced_to, position.coalesced)
+        return cls(position.read_from_sequence, position.sequence, offset, shared, *gaps)
 
     def runs(self, reset_at: int) -> list[CommittedRun]:
         """What must be found of it after a reset whose end has that sequence (-1: after none)."""

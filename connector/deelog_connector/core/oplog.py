@@ -48,8 +48,8 @@ class OpLog:
         self._budget = budget
         self._operations: list[Operation] = []
         self.complete_from = 1
-        self._merged = (0, 0)
-        """In (above, upto] operations tell of what was before earlier ones of their keys."""
+        self._merged: list[tuple[int, int]] = []
+        """In each (above, upto] operations tell of what was before earlier ones of their keys."""
 
     def __len__(self) -> int:
         return len(self._operations)
@@ -76,6 +76,8 @@ class OpLog:
             del self._operations[:count]
         if self.complete_from <= sequence:
             self.complete_from = sequence + 1
+        if self._merged and self._merged[0][1] <= sequence:
+            self._merged = [run for run in self._merged if run[1] > sequence]
         return count
 
     def cut(self, sequence: int) -> list[Operation]:
@@ -84,7 +86,7 @@ class OpLog:
         dropped = self._operations[count:]
         self._release(dropped)
         del self._operations[count:]
-        self._merged = self._merged[0], min(self._merged[1], sequence)
+        self._merged = [(above, min(upto, sequence)) for above, upto in self._merged if above < sequence]
         return dropped
 
     def complete_behind(self, sequence: int) -> int:
@@ -92,14 +94,15 @@ class OpLog:
 
         Another owner may have written a part of what gave way here.
         """
-        above, upto = self._merged
-        return upto + 1 if above < sequence < upto else self.complete_from
+        within = (upto + 1 for above, upto in self._merged if above < sequence < upto)
+        return next(within, self.complete_from)
 
     def restart(self, complete_from: int) -> int:
         """Drops everything; the log is complete from the given sequence on. Returns how many operations."""
         dropped, self._operations = self._operations, []
         self._release(dropped)
-        self.complete_from, self._merged = complete_from, (0, 0)
+        self.complete_from = complete_from
+        self._merged.clear()
         return len(dropped)
 
     def after(self, sequence: int, upto: int, limit: int) -> list[Operation]:
@@ -142,8 +145,10 @@ class OpLog:
         kept += (o if first[o.key] is o else o.merged(first[o.key], reasons[o.key]) for o in newest)
         self._operations[run] = kept
         if len(kept) < len(dropped):
-            low, high = self._merged
-            self._merged = (min(above, low), max(upto, high)) if above < high else (above, upto)
+            while self._merged and self._merged[-1][1] > above:
+                low, high = self._merged.pop()
+                above, upto = min(above, low), max(upto, high)
+            self._merged.append((above, upto))
         self._release(dropped)
         self._budget.operations += len(kept)
         self._budget.bytes += sum(map(_size, kept))

@@ -64,15 +64,15 @@ class Resets:
         if segment is None:
             return
         base_offset = self._node.positions.base_offset(number)
-        segment.requested = Requested(reason, base_offset)
+        segment.requested = Requested(reason, base_offset, self._node.changes.topic_id)
         if segment.is_primary:
             self.request(number, reason)
 
     def requested(self, segment: Segment) -> str | None:
         """The reason of a reset that was asked for before this node was promoted, and that is still to be done."""
         requested = segment.requested
-        base_offset = self._node.positions.base_offset(segment.number)
-        return None if requested is None or base_offset != requested.base_offset else requested.reason
+        now = self._node.positions.base_offset(segment.number), self._node.changes.topic_id
+        return None if requested is None or now != requested[1:] else requested.reason
 
     def start_scheduled(self) -> None:
         """`reset.interval.ms`: one segment at a time, and none that is to be released.

@@ -21,7 +21,7 @@ Claimant = tuple[int, str]
 """`(epoch, member)`."""
 
 _ALL: Final = 1 << 62
-"""What a reset lacks whose begin is gone."""
+"""What a reset lacks whose begin is gone; what may be the last sequence before an epoch of which that is not known."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class SegmentScan:
     ahead: Position = (0, 0)
     """The highest position beyond `history`."""
     actives: dict[int, int] = field(default_factory=dict)
-    """The sequence at which an owner became active, by its epoch: it may have written nothing since."""
+    """The last sequence before an owner's epoch, by that: it may have written nothing in it."""
     rows: int | None = None
     """The rows of the reset that is open, whose begin is at the offset `begin`; None: none is."""
     begin: int = -1
@@ -98,7 +98,7 @@ class SegmentScan:
             self.claims.add((control["epoch"], control["member"]))
         elif kind is Kind.ACTIVE:
             epoch = control["epoch"]
-            self.actives[record.epoch] = record.sequence
+            self.actives[record.epoch] = control.get("opened", _ALL)
             # An ACTIVE ends no claim of a higher epoch.
             self.claims = {c for c in self.claims if c[0] > epoch} | {(epoch, control["member"])}
         elif kind is Kind.RELEASE:
@@ -175,17 +175,22 @@ class SegmentScan:
             self.sequences_beyond.update(beyond)
             self.ahead = max(self.ahead, (record.epoch, record.sequence))
 
+    def expect_beyond(self, position: PositionState) -> None:
+        """What it tells of must be read, within the history or beyond it; see `expected_beyond`."""
+        self.expected_anywhere = max(self.expected_anywhere, position.sequence)
+        self.expected_beyond = max(self.expected_beyond, position.position)
+
     def inherited_runs(self) -> list[CommittedRun]:
         """What somebody else has committed, and this node must find until the log's end was looked at."""
         return [run for inherited in self.inherited for run in inherited.runs(self.reset_at)]
 
-    def gaps(self, written: int, position: PositionState | None) -> list[tuple[int, int]]:
-        """What gave way of the sequences behind the last reset, as `Ledger.coalesced_runs`.
+    def gaps(self, written: int, behind: int, position: PositionState | None) -> list[tuple[int, int]]:
+        """What gave way of the sequences behind that one and the last reset, as `Ledger.coalesced_runs`.
 
         Where the last position says that all above is behind its `read_from`, so many as it says; below, all not read.
         """
         above, most = (position.read_from_sequence, position.coalesced) if position is not None else (-1, 0)
-        missing = [s for s in range(max(self.reset_at, 0) + 1, written + 1) if s not in self.sequences]
+        missing = [s for s in range(max(self.reset_at, behind, 0) + 1, written + 1) if s not in self.sequences]
         below = bisect_right(missing, above)
         missing = missing[: below + most]
         return [(missing[-1] + 1, len(missing))] if missing else []

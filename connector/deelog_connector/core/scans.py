@@ -78,12 +78,16 @@ class Scans:
         """What is open on a partition, of what is known; `hidden`: whether anything is, or may be.
 
         Where nothing is, a marker that a scan up to the end has not read is gone: retention, or somebody, has deleted
-        the log up to behind it. It is written again.
+        the log up to behind it, or it was cut away; so is a record on the positions topic. They are written again.
         """
         self._hanging.found(partition, transactions)
-        (self._node.hidden.add if hidden else self._node.hidden.discard)(partition)
         missed = self._missed.pop(partition, frozenset())
-        for segment in self._node.primaries_of(partition) if not hidden else ():
+        waiting = [s for s in self._node.primaries_of(partition) if s.marker is not None]
+        (self._node.hidden.add if hidden and waiting else self._node.hidden.discard)(partition)
+        if hidden:
+            return
+        self._hanging.nothing_hides(partition)
+        for segment in waiting:
             if segment.marker in missed and segment.marker_offset < 0:
                 segment.look_again()
 

@@ -178,6 +178,8 @@ class Requested(NamedTuple):
     reason: str
     base_offset: int
     """The segment's base offset then: a reset that ended since has changed it."""
+    topic_id: str
+    """The change topic's then: another one's segments are reset anyway, and its offsets come again."""
 
 
 @dataclass(slots=True)
@@ -246,6 +248,8 @@ class Segment:
     snapshot: Snapshot | None = None
     release_wanted: bool = False
     renewed_at: float = 0.0
+    is_unread: bool = False
+    """Whether its last position is gone before anybody has read it."""
     stopped_by: str = ""
     """Why it is in STOPPED; empty in every other phase."""
 
@@ -309,12 +313,12 @@ class Segment:
             self.owed = reason
 
     def gaps_known(self, position: PositionState) -> None:
-        """What gave way of an owner's operations, as its position says, and of what it has not written.
-
-        Where the ledger is complete it says so itself.
-        """
-        if not self.ledger.is_complete:
-            self.ledger.coalesced_runs = [(position.coalesced_to, position.coalesced)] if position.coalesced else []
+        """What gave way above the position's `read_from_sequence`: so it says, and what was not written then."""
+        ledger, runs = self.ledger, [(position.coalesced_to, position.coalesced)] if position.coalesced else []
+        if ledger.is_complete:
+            ledger.coalesced_runs = runs + [run for run in ledger.coalesced_runs if run[0] > position.sequence]
+        else:
+            ledger.coalesced_runs = runs
             self.count_gaps(position.sequence)
 
     def count_gaps(self, sequence: int) -> None:

@@ -66,7 +66,10 @@ class Takeover:
         """Adds an ACTIVE; the first one of a takeover removes the claims of those that were fenced."""
         position = (segment.epoch, segment.last_sequence)
         segment.awaited = self._node.next_number()
-        marker = batch.control(Kind.ACTIVE, segment, position, self._producer())
+        fields: dict[str, object] = {**self._producer()}
+        if not isinstance(self._node.cache, StreamState):  # whose history is not known yet
+            fields["opened"] = past.opened_at(segment.history, segment.epoch)
+        marker = batch.control(Kind.ACTIVE, segment, position, fields)
         if segment.recheck or segment.uncounted:
             segment.await_marker(marker, self._node.changes.stable_end(segment.partition))
         else:  # READ goes on where LOOK ended
@@ -236,16 +239,17 @@ class Takeover:
             return
         above = position.read_from_sequence
         if not trusted:
-            scan.expected_anywhere, scan.expected_beyond = position.sequence, position.position
+            scan.expect_beyond(position)
         else:
             ledger.read_from_sequence = above
             if position.sequence > above:
                 scan.expected = position.sequence
-        segment.gaps_known(position)
+        if trusted or not ledger.is_complete:
+            segment.gaps_known(position)
         if position.member != self._node.member or not ledger.is_complete or position.sequence > segment.sent:
             # By a promotion a member forgets its own runs, and of a transaction it has none whose answer it did not
             # wait for: then what it wrote is missed as another's would be.
-            scan.inherited = [_inherited(segment, position, segment.scan_next)]
+            scan.inherited = [Inherited.of(segment.history, position, segment.scan_next)]
         if position.leader_epoch != self._node.changes.leader_epoch(segment.partition):
             # Also where it is one's own: it may have been written after a takeover that had not heard of this leader.
             scan.unverified_from = position.read_from
@@ -276,12 +280,11 @@ class Takeover:
         if position.sequence <= position.read_from_sequence:
             return
         offset = scan.inherited[0].offset if scan.inherited else position.read_from
-        inherited = _inherited(segment, position, offset)
+        inherited = Inherited.of(segment.history, position, offset)
         if inherited.upto <= inherited.shared:
             scan.expected = max(scan.expected, position.sequence)
         else:
-            scan.expected_anywhere = max(scan.expected_anywhere, position.sequence)
-            scan.expected_beyond = max(scan.expected_beyond, position.position)
+            scan.expect_beyond(position)
         scan.inherited.append(inherited)
 
     # -- decide ---------------------------------------------------------------------------------------------------
@@ -317,11 +320,12 @@ class Takeover:
         self._resume(segment, scan, scan.written)
 
     def _resume(self, segment: Segment, scan: SegmentScan, written: int) -> None:
-        ledger = segment.ledger
+        ledger, last = segment.ledger, segment.known.position
         segment.go(Phase.WRITING)
-        if ledger.read_from_sequence < 0 and not ledger.is_complete:
+        is_beyond = last is not None and not past.holds(segment.history, last.position)
+        if not ledger.is_complete and (is_beyond or ledger.read_from_sequence < 0):
             # What is missing else was cut away, perhaps under a leader of whom this node has not heard.
-            ledger.coalesced_runs = scan.gaps(written, segment.known.position)
+            ledger.coalesced_runs = scan.gaps(written, ledger.read_from_sequence, last)
             segment.count_gaps(written)
         offset = min([ledger.read_from, *(run.offset for run in scan.runs)])
         ledger.resume(scan.to_find_again(offset, ledger.read_from_sequence))
@@ -391,10 +395,3 @@ class Takeover:
         if operations:
             node.counts.corrections += len(operations)
             node.outbox.append(Corrected(segment.number, operations))
-
-
-def _inherited(segment: Segment, position: PositionState, offset: int) -> Inherited:
-    """What that position says is at the offset or later."""
-    shared = past.end_of(segment.history, position.epoch)
-    above, coalesced = position.read_from_sequence, (position.coalesced_to, position.coalesced)
-    return Inherited(above, position.sequence, offset, shared, *coalesced)

@@ -193,12 +193,12 @@ class Executor:
 
     async def _find_hanging(self, effect: FindHanging) -> None:
         found, told = await self._first_behind(effect.partition)
-        hidden = bool(found) or not told
+        still = found
         if found:
             await asyncio.sleep(HANGING_SECONDS)
-            still, _ = await self._first_behind(effect.partition)
-            found = {place: first for place, first in found.items() if place in still}
-        transactions = [self._hanging(first) for first in found.values()]
+            still, told = await self._first_behind(effect.partition)
+        transactions = [self._hanging(first) for place, first in found.items() if place in still]
+        hidden = bool(still) or not told
         self._core.hanging_found(effect.partition, [each for each in transactions if each is not None], hidden)
         self._context.wake()
 

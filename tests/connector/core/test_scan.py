@@ -149,11 +149,16 @@ def test_what_is_not_there_has_given_way(
 ) -> None:
     position = PositionState(2, 14, 0, 7, 11, 2, 0, 0, "t", "n0@5")
     assert (position.read_from_sequence, position.coalesced) == (7, 2)
-    assert SegmentScan(HISTORY, sequences=sequences, reset_at=reset_at).gaps(written, position) == gaps
+    assert SegmentScan(HISTORY, sequences=sequences, reset_at=reset_at).gaps(written, -1, position) == gaps
+
+
+def test_what_is_not_read_has_not_given_way() -> None:
+    position = PositionState(2, 14, 0, 7, 11, 2, 0, 0, "t", "n0@5")
+    assert SegmentScan(HISTORY, sequences={5, 7, 9}).gaps(9, 4, position) == [(9, 2)]
 
 
 def test_without_a_position_nothing_has_given_way() -> None:
-    assert SegmentScan(HISTORY, sequences={1, 4}).gaps(4, None) == []
+    assert SegmentScan(HISTORY, sequences={1, 4}).gaps(4, -1, None) == []
 
 
 def test_a_reset_makes_phantoms_good_unless_it_ends_beyond_the_history() -> None:

@@ -823,7 +823,7 @@ def test_the_base_offset_is_that_of_a_reset_which_the_old_owner_ended_behind_the
     world.settle()
     begin = [r.offset for r in world.records(0) if r.header.kind is Kind.RESET_BEGIN][-1]
     world.put(key_of(0), b"b")
-    world.settle()
+    world.settle(n1)
     assert world.reader(0).resets == ["initial", "signal"]
     assert n1.core.table.base_offset(0) == begin
     world.check()

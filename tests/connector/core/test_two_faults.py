@@ -341,3 +341,179 @@ def test_a_run_of_which_another_owner_has_written_a_part_is_given_up() -> None:
     world.settle(n1)
     world.check()
     assert world.reader(0).resets == ["initial", "hole"]
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_what_gave_way_is_counted_anew_where_the_old_owner_wrote_beyond_what_is_known(is_cut: bool) -> None:
+    """`cache.acks=1`, but for one operation: all others are held by all."""
+    world, n0, n1, n2 = three()
+    world.own(0, n1, n0, n2)
+    world.settle()
+    for number in range(4):
+        world.put(key_of(0), b"v%d" % number)
+    for number in (1, 2, 3):
+        world.put(key_of(0, number), b"w%d" % number)
+    assert n1.core.coalesce(0) == 3
+    world.own(0, n0, n1, n2)
+    until(world, n0, "writing")
+    operation = world.put(key_of(0, 5), b"alone", acked=False)
+    n0.core.acked_here(0, operation.sequence)
+    world.own(0, n1, n2)
+    commits_before_its_fence(world, n0, n1)
+    cut_away(world, *((b"w1", b"w2", b"w3") if is_cut else ()))
+    world.put(key_of(0, 4), b"y")
+    world.settle(n1, n2)
+    assert taken_over(world, n1, n2) == ["initial", *(["truncated"] if is_cut else [])]
+
+
+def test_what_gave_way_at_an_owner_that_wrote_beyond_what_is_known_is_not_missed() -> None:
+    world, n0, n1, n2 = three()
+    for number in range(4):
+        world.put(key_of(0), b"v%d" % number)
+    world.put(key_of(0, 1), b"w")
+    assert n0.core.coalesce(0) == 3
+    operation = world.put(key_of(0, 5), b"alone", acked=False)
+    n0.core.acked_here(0, operation.sequence)
+    world.own(0, n1, n2)
+    until(world, n1, "look")
+    n0.follow = lambda: False  # type: ignore[method-assign]
+    for _ in range(2):
+        n0.step()
+        world.now += 0.1
+    world.settle(n1)
+    world.put(key_of(0, 2), b"y")
+    world.settle(n1, n2)
+    assert taken_over(world, n1, n2) == ["initial"]
+
+
+@pytest.mark.parametrize("what", ["claim", "position"])
+def test_what_is_cut_off_the_positions_before_it_was_read_is_written_again(what: str) -> None:
+    world, (old, new) = started()
+    world.put(key_of(0), b"a")
+    world.settle()
+    log = world.broker.logs[POSITIONS, 0]
+    node, before, follow = (new if what == "claim" else old), len(log.slots), Node.follow
+    node.follow = lambda: False  # type: ignore[method-assign]  # it is behind
+    if what == "claim":
+        world.crash(old)
+        world.own_all(new)
+    else:
+        world.put(key_of(0), b"b")
+    for _ in range(3):
+        world.now += 0.1
+        node.step()
+    assert len(log.slots) > before
+    world.broker.truncate(POSITIONS, 0, len(log.slots) - before)
+    node.follow = lambda: follow(node)  # type: ignore[method-assign]
+    if what == "position":
+        node.core.release(0)
+    for _ in range(300):
+        world.now += 0.1
+        node.step()
+    assert node.core.phase(0) == ("writing" if what == "claim" else "released")
+
+
+@pytest.mark.parametrize("cause", ["another leader", "a lost session"])
+def test_a_ledger_that_goes_back_to_its_last_position_goes_back_to_its_gaps(cause: str) -> None:
+    world, (old, new) = started()
+    world.put(key_of(0), b"0")
+    world.settle()
+    old.core.paused = True
+    world.put(key_of(0, 3), b"d")
+    for number in range(5):
+        world.put(key_of(0, 1), b"b%d" % number)
+    world.put(key_of(0, 2), b"c")
+    assert old.core.coalesce(0) == 4
+    old.core.paused = False
+    world.settle()
+    ledger = old.core._segments[0].ledger
+    for number in range(8):
+        world.put(key_of(0, 4), b"e%d" % number)
+        world.settle()
+        position = old.core.position(0)
+        assert position is not None
+        if not ledger.coalesced_runs and position.coalesced:
+            break
+    assert position is not None
+    assert position.coalesced == 4
+    if cause == "another leader":
+        world.leader_epoch = 1
+    else:
+        old.core.session_lost()
+    world.settle()
+    world.put(key_of(0, 5), b"f")
+    world.settle(old)
+    assert ledger.coalesced(20)[1] in (0, 4)
+    world.leader_epoch, world.watching = 2, True
+    world.fail_over(old, new)
+    world.settle(new)
+    assert world.reader(0).resets == ["initial"]
+    world.check()
+
+
+def test_an_active_of_a_recheck_excuses_nothing_that_was_captured_before_it() -> None:
+    """`cache.acks=1`: a correction and a write are cut away, and older ones of the same numbers stand there."""
+    world, n0, n1, n2 = three()
+    for number in range(3):
+        operation = world.put(key_of(0, 1), b"w%d" % number, acked=False)
+        n2.core.apply(0, operation)
+        n2.take(operation)
+        n0.core.acked_here(0, operation.sequence)
+    world.settle(n0)
+    world.crash(n0)
+    world.own(0, n1)
+    until(world, n1, "writing")
+    n1.core.paused = True
+    world.settle(n1)
+    world.put(key_of(0, 2), b"x")
+    n1.core.paused = False
+    n1.core.session_lost()
+    world.settle(n1)
+    for slot in partition_log(world, 0).slots:
+        header = decode(*slot.record).header if slot.record is not None else None
+        if header is not None and header.kind in (Kind.CHANGE, Kind.TOMBSTONE) and header.position[0] > 1:
+            slot.record = None
+    assert taken_over(world, n1, n2) == ["initial", "truncated"]
+
+
+def test_a_run_that_is_in_flight_stays_one_when_another_is_coalesced() -> None:
+    world = World(2, batch=2)
+    n0, n1 = world.nodes.values()
+    world.own_all(n1, n0)
+    world.settle()
+    for number in range(4):
+        world.put(key_of(0), b"v%d" % number)
+    assert n1.core.coalesce(0) == 3
+    world.now += 0.1
+    n1.step(hang=True)
+    for number in range(3):
+        world.put(key_of(0, 1), b"w%d" % number)
+    assert n1.core.coalesce(0) == 2
+    world.own(0, n0, n1)
+    until(world, n0, "writing")
+    n0.step()
+    world.crash(n0)
+    n1.finish()
+    n1.follow()
+    world.own(0, n1)
+    world.settle(n1)
+    world.check()
+    assert world.reader(0).resets == ["initial", "hole"]
+
+
+def test_a_reset_that_was_asked_for_is_not_done_again_in_another_topic() -> None:
+    """Its first offsets come again."""
+    world, (old, new) = started()
+    for topic in ("t2", "t3"):
+        world.broker.recreate(CHANGES)
+        for node in (old, new):
+            node.core.topic_is(topic)
+        world.settle()
+        if topic == "t2":
+            old.core.ask_reset(0, "signal")
+            new.core.ask_reset(0, "signal")
+            world.settle()
+    resets = world.reader(0).resets
+    world.fail_over(old, new)
+    world.settle(new)
+    assert world.reader(0).resets == resets
