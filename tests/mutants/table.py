@@ -2920,6 +2920,14 @@ STREAMS: Final = (
         cache="redis",
     ),
     Mutant(
+        "low-is-forgotten",
+        "",
+        "a segment is written before another one is counted, and that one, which was idle, is reset for nothing",
+        (Edit(CAPTURE, "low = max(low, self._low[1] if self._low[0] == rank else -1)", "pass"),),
+        detector="pytest tests/interceptors/redis/test_capture.py -k stays_low",
+        because=RARE,
+    ),
+    Mutant(
         "true-ack-on-a-primary",
         "",
         "a connector counts as a replica: WAIT counts it, and a failover may choose it",

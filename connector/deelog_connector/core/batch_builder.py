@@ -144,7 +144,8 @@ class BatchBuilder:
             return
         for segment in in_phase(node.writable(node.primaries.values()), Phase.WRITING):
             is_due = segment.is_drained and now - segment.renewed_at >= interval
-            if is_due or (segment.is_unread and segment.sent == segment.last_sequence):
+            is_gone = segment.is_unread and segment.sent == segment.last_sequence and not segment.undecided
+            if is_due or is_gone:
                 segment.renewed_at, segment.is_unread = now, False
                 batch.position(segment, segment.history[-1], Kind.POSITION_RENEWAL)
         node.renewed_from = min((segment.renewed_at for segment in node.primaries.values()), default=now)

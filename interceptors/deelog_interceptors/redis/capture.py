@@ -84,6 +84,9 @@ class Capture(StreamSide):
         """Whose segments are, as `take` was told last."""
         self._is_new = True
         """Whether nothing was claimed with this tape."""
+        self._resumed = self._low = (-1, -1)
+        """A rank, and up to where Kafka had all of the segments of that rank when it was asked where the tape is to
+        begin, and where it began there: the positions that said so are replaced one by one."""
         self._epochs: dict[int, int] = {}
         """Of the segments that were claimed."""
         self._released: set[int] = set()
@@ -242,6 +245,7 @@ class Capture(StreamSide):
         """
         sources = self._sources(lineage, view.writes | view.follows)
         low = _low(sources, view.rank)
+        self._resumed = view.rank, low[0]
         places = [low if source.rank == view.rank else (source.low, source.database) for source in sources.values()]
         return min((place for place in places if place[0] >= oldest), default=None)
 
@@ -303,9 +307,10 @@ class Capture(StreamSide):
                 reset.images = None
         tape.lineage = lineage
 
-    def replaced(self, tape: Tape) -> None:
-        """Another tape. `take` follows."""
+    def replaced(self, tape: Tape, resumes: bool = False) -> None:
+        """Another tape, which perhaps begins where `resumes_at` said last. `take` follows."""
         self._forget_hints()
+        self._low = self._resumed if resumes else (-1, -1)
         self.tape, self.acked, self._is_new = tape, 0, True
 
     def progress(self) -> None:
@@ -329,6 +334,7 @@ class Capture(StreamSide):
         if asked:
             rank = self.view.rank
             low, _ = _low(self._sources(tape.lineage, self.view.writes), rank)
+            low = max(low, self._low[1] if self._low[0] == rank else -1)
             self._asked = [each for each in self._asked if each[0] > tape.offset]
             for _, question in asked:
                 self._answer(question, low, rank)

@@ -227,7 +227,7 @@ class RedisNode:
             self.capture.goes_on_as(link.place.lineage)
         else:
             log.info("%s: reads from offset %d on", self.address, link.place.offset)
-            self.capture.replaced(self._tape(link.place))
+            self.capture.replaced(self._tape(link.place), link.continues)
         if not goes_on or view != self._view:
             self._take(view)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -297,6 +298,28 @@ def test_the_renewal_of_those_that_rest_is_not_missed() -> None:
         assert state.working() == []
         assert kinds(one.next([], due=True)) == [(number, Kind.POSITION_RENEWAL) for number in renewed], now
     assert state.renewed_from == 106.0
+
+
+@pytest.mark.parametrize("interval", [0.0, 100.0])
+@pytest.mark.parametrize(
+    ("fields", "written"),
+    [
+        ({}, True),
+        ({"is_unread": False}, False),
+        ({"sent": 1}, False),  # what comes next says so
+        ({"undecided": True}, False),  # the stream has not heard what Kafka has
+        ({"phase": Phase.ROWS}, False),
+    ],
+)
+def test_a_position_that_was_lost_before_it_was_read_is_written_again(
+    fields: dict[str, Any], written: bool, interval: float
+) -> None:
+    state = node(heartbeat_interval=interval)
+    state.now, state.renewed_from = 10.0, -math.inf
+    segment = primary(state, 0, **{"sent": 2, "written": 0, "is_unread": True, "history": ((7, 2),)} | fields)
+    batch = builder(state).next([], due=True)
+    assert [kind for _, kind in kinds(batch)] == [Kind.POSITION_RENEWAL] * written
+    assert segment.is_unread is (fields.get("is_unread", True) and not written)
 
 
 def test_the_position_of_an_idle_segment_is_renewed() -> None:

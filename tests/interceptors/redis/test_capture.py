@@ -63,7 +63,7 @@ class StreamNode(Node):
         self.reads.clear()
         self.rows.clear()
         offset = self.source.end if place is None else place[0]
-        self.capture.replaced(self.tape(offset))
+        self.capture.replaced(self.tape(offset), place is not None)
         self.role()
 
     @property
@@ -738,6 +738,24 @@ def test_in_a_cluster_a_count_begins_at_a_position_of_the_same_rank() -> None:
         alone.capture.count(OF_A, 7, state)
         alone.capture.offset_is(100)
         assert alone.sink.took("counted") == [(OF_A, 7, expected)], rank
+
+
+@pytest.mark.parametrize(
+    ("resumes", "rank", "expected"),
+    [(True, 4, Counted(((9, 5),), 6)), (False, 4, Counted(lost=LOST)), (True, 5, Counted(lost=LOST))],
+)
+def test_what_was_low_when_the_tape_began_stays_low(resumes: bool, rank: int, expected: Counted) -> None:
+    """One segment is written again before another one is counted: the position that said so is gone."""
+    alone = Alone()
+    capture, lineage = alone.capture, alone.capture.tape.lineage
+    alone.sink.positions = {OF_A: ranked(OF_A, 4, low=100), OF_D: ranked(OF_D, 4, low=95, end=95)}
+    assert capture.resumes_at(lineage, View(True, EVERYTHING, frozenset(), rank=4)) == (100, 0)
+    capture.replaced(Tape(lineage, 100, 0, 0, SEGMENTS, Plain()), resumes)
+    capture.take(View(True, EVERYTHING, frozenset(), rank=rank))
+    alone.sink.positions[OF_A] = ranked(OF_A, 4, low=0)
+    capture.count(OF_D, 7, alone.sink.positions[OF_D])
+    capture.offset_is(100)
+    assert alone.sink.took("counted") == [(OF_D, 7, expected)]
 
 
 def test_a_gap_is_found_by_who_could_not_be_told() -> None:
