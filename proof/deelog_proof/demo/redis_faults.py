@@ -89,29 +89,33 @@ def kill_connector(environment: Environment[RedisCluster], draw: random.Random) 
 
 
 def cut_link(environment: Environment[RedisCluster], draw: random.Random) -> Happened:
-    """A primary's connector is stopped and its link cut until the server has forgotten where it was: a reset."""
+    """A primary's connector is stopped and its link cut until its shard has forgotten where it was: a reset."""
     cluster = environment.cluster
     server = draw.choice(cluster.primaries())
     connector, replica = cluster.connector_of(server), cluster.replica_of(server)
     happened = Happened("cut-link", now_ms(), [connector.node_id])
-    environment.show.say(f"the link of {connector.name} is cut, until {server.name} has forgotten where it was")
+    both = server, replica
+    names = " and ".join(one.name for one in both)
+    environment.show.say(f"the link of {connector.name} is cut, until {names} have forgotten where it was")
     connector.send(signal.SIGSTOP)
     until(lambda: is_stopped(connector), 2.0, f"{connector.name} to stop")
     try:
         server.ask("CLIENT", "KILL", "TYPE", "replica")
         until(lambda: replica.info()["master_link_status"] == "up", _TURN_SECONDS, f"{replica.name} to come back")
         end = server.offset
-        server.ask("CONFIG", "SET", "repl-backlog-size", _LEAST_BACKLOG)
+        for one in both:
+            one.ask("CONFIG", "SET", "repl-backlog-size", _LEAST_BACKLOG)
         seconds = until(
-            lambda: int(server.info()["repl_backlog_first_byte_offset"]) > end + 1,
+            lambda: all(int(one.info()["repl_backlog_first_byte_offset"]) > end + 1 for one in both),
             _FORGOTTEN_SECONDS,
-            f"{server.name} to forget its stream up to there",
+            f"{names} to forget their stream up to there",
         )
     finally:
-        server.ask("CONFIG", "SET", "repl-backlog-size", BACKLOG)
+        for one in both:
+            one.ask("CONFIG", "SET", "repl-backlog-size", BACKLOG)
         connector.send(signal.SIGCONT)
     happened.notes["forgotten_after_s"] = round(seconds, 1)
-    environment.show.say(f"it has after {seconds:.1f} s; {connector.name} goes on")
+    environment.show.say(f"they have after {seconds:.1f} s; {connector.name} goes on")
     _recovered(environment, "its slots are reset")
     return happened
 
