@@ -1157,6 +1157,21 @@ RESETS: Final = (
         because=RARE,
     ),
     Mutant(
+        "count-before-the-new-stream",
+        "",
+        "where the stream forks a count is answered before it was read so far: a reset for nothing",
+        (
+            Edit(
+                CAPTURE,
+                "self._counting += [question for _, question in self._asked]  # of the new one\n"
+                "            self._asked.clear()",
+                "self._asked = [(tape.offset, question) for _, question in self._asked]",
+            ),
+        ),
+        detector="pytest tests/interceptors/redis/test_capture.py -k how_far_the_new_one",
+        because=RARE,
+    ),
+    Mutant(
         "asked-in-a-view-long-ago",
         "in-sync-order",
         "a backup that has dropped all in a view that its primary did not read is let in with nothing",
@@ -2925,6 +2940,20 @@ STREAMS: Final = (
         "a segment is written before another one is counted, and that one, which was idle, is reset for nothing",
         (Edit(CAPTURE, "low = max(low, self._low[1] if self._low[0] == rank else -1)", "pass"),),
         detector="pytest tests/interceptors/redis/test_capture.py -k stays_low",
+        because=RARE,
+    ),
+    Mutant(
+        "low-outlives-a-fork",
+        "",
+        "what was low in a stream that is lost is low in the one that took its place: its changes count as written",
+        (
+            Edit(
+                CAPTURE,
+                "            self._low = self._low[0], min(self._low[1], lineage.shared(tape.lineage))\n",
+                "",
+            ),
+        ),
+        detector="pytest tests/interceptors/redis/test_capture.py -k behind_a_fork",
         because=RARE,
     ),
     Mutant(

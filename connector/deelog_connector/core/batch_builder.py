@@ -148,7 +148,9 @@ class BatchBuilder:
             if is_due or is_gone:
                 segment.renewed_at, segment.is_unread = now, False
                 batch.position(segment, segment.history[-1], Kind.POSITION_RENEWAL)
-        node.renewed_from = min((segment.renewed_at for segment in node.primaries.values()), default=now)
+        primaries = node.primaries.values()
+        unread = any(segment.is_unread for segment in primaries)
+        node.renewed_from = -math.inf if unread else min((segment.renewed_at for segment in primaries), default=now)
 
     def _releases(self, batch: Batch, segments: Sequence[Segment]) -> None:
         for segment in segments:

@@ -35,8 +35,9 @@ class HangingTransactions:
         self._looked_for: set[int] = set()
         """Partitions of which `FindHanging` is not answered."""
         self._ending: set[EndHanging] = set()
-        self._overdue: dict[int, list[tuple[int, int, State | None]]] = {}
-        """By partition, segments that wait for a record on the positions topic: the number of a claim, or a state."""
+        self._overdue: dict[int, dict[int, tuple[int, State | None]]] = {}
+        """By partition and segment the record on the positions topic that it waits for: the number of a claim, or a
+        state."""
         self._unread: dict[int, tuple[int, State, float]] = {}
         """By segment: the partition of the last state that was committed, the state, and when."""
 
@@ -55,13 +56,13 @@ class HangingTransactions:
             if partition not in node.withheld:
                 del self._unread[number]
                 if not node.positions.holds(number, state):
-                    self._overdue.setdefault(partition, []).append((number, 0, state))
+                    self._overdue.setdefault(partition, {})[number] = 0, state
                     waiting.add(partition)
         for segment in node.writable(working):
             asked = segment.awaited and segment.phase in (Phase.LOOK, Phase.READ)
             if asked and node.now - segment.asked_at >= node.settings.patience:
                 segment.asked_at = node.now
-                self._overdue.setdefault(segment.partition, []).append((segment.number, segment.awaited, None))
+                self._overdue.setdefault(segment.partition, {})[segment.number] = segment.awaited, None
                 waiting.add(segment.partition)
         for partition in sorted(waiting):
             self.waited_in_vain(partition)
@@ -87,7 +88,7 @@ class HangingTransactions:
 
     def nothing_hides(self, partition: int) -> None:
         """What is waited for on the positions topic since before that was asked is gone: it is written again."""
-        for number, awaited, state in self._overdue.pop(partition, ()):
+        for number, (awaited, state) in self._overdue.pop(partition, {}).items():
             segment = self._node.primaries.get(number)
             if segment is None:
                 continue

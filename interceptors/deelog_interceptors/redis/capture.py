@@ -300,7 +300,10 @@ class Capture(StreamSide):
             self._images.clear()
             self._reading.clear()
             self._wanting.update(range(len(tape.segments)))
-            self._asked = [(tape.offset, question) for _, question in self._asked]
+            self._counting += [question for _, question in self._asked]  # of the new one
+            self._asked.clear()
+            self._low = self._low[0], min(self._low[1], lineage.shared(tape.lineage))
+            self.changed()
             self._forget_hints()
             self.acked = min(self.acked, tape.offset)
             for reset in self._resets.values():

@@ -316,7 +316,8 @@ def test_a_position_that_was_lost_before_it_was_read_is_written_again(
 ) -> None:
     state = node(heartbeat_interval=interval)
     state.now, state.renewed_from = 10.0, -math.inf
-    segment = primary(state, 0, **{"sent": 2, "written": 0, "is_unread": True, "history": ((7, 2),)} | fields)
+    values: dict[str, Any] = {"sent": 2, "written": 0, "is_unread": True, "history": ((7, 2),)} | fields
+    segment = primary(state, 0, **values)
     batch = builder(state).next([], due=True)
     assert [kind for _, kind in kinds(batch)] == [Kind.POSITION_RENEWAL] * written
     assert segment.is_unread is (fields.get("is_unread", True) and not written)

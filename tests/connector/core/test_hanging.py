@@ -119,6 +119,22 @@ def test_what_is_committed_to_positions_is_read_back_or_it_is_looked_for_what_hi
     assert state.outbox == []  # once
 
 
+def test_one_record_of_each_segment_is_waited_for_however_long_that_takes() -> None:
+    state = node(patience=10.0)
+    segment = primary(state, 0, Phase.LOOK, awaited=5)
+    hanging = HangingTransactions(state)
+    for turn in range(1, 50):  # somebody's transaction hides it
+        state.now = 10.0 * turn
+        hanging.lose_patience(state.working())
+        hanging.found(0, [])
+        hanging.committed([item(1, 0, position(turn))])
+    assert {number for waits in hanging._overdue.values() for number in waits} == {0, 1}
+    assert sum(map(len, hanging._overdue.values())) == 2
+    hanging.nothing_hides(0)
+    assert (segment.phase, segment.recheck) == (Phase.CLAIM, False)  # it is written again
+    assert hanging._overdue == {}
+
+
 def test_a_segment_that_writes_on_hides_no_other_that_waits() -> None:
     state = node(patience=10.0)
     hanging = HangingTransactions(state)

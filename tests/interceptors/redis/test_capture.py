@@ -527,6 +527,7 @@ def test_what_was_read_of_another_stream_is_void() -> None:
     assert (capture.tape.lineage.id, capture.acked) == ("two", 110)
     assert capture.segments_to_read(9) == {OF_D: "r1"}
     assert capture.keys_to_read(9) == [key]
+    capture.offset_is(150)
     capture.fed([([b"PING"], 150)], 1)
     assert alone.sink.took("append") == []
     assert [call[0] for call in alone.sink.took("counted")] == [2]
@@ -756,6 +757,44 @@ def test_what_was_low_when_the_tape_began_stays_low(resumes: bool, rank: int, ex
     capture.count(OF_D, 7, alone.sink.positions[OF_D])
     capture.offset_is(100)
     assert alone.sink.took("counted") == [(OF_D, 7, expected)]
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_what_was_low_is_not_low_behind_a_fork(resumes: bool) -> None:
+    """The server comes back with older data, of the same rank: its new stream has other changes there."""
+    alone = Alone()
+    capture, lineage, view = alone.capture, alone.capture.tape.lineage, View(True, EVERYTHING, frozenset(), rank=4)
+    alone.sink.positions = {OF_A: ranked(OF_A, 3, low=100), OF_D: ranked(OF_D, 4, low=1000, end=300)}
+    assert capture.resumes_at(lineage, view) == (100, 0)
+    capture.replaced(Tape(lineage, 100, 0, 0, SEGMENTS, Plain()), resumes)
+    capture.take(view)
+    capture.goes_on_as(Lineage((("one", 0), ("two", 500))))
+    capture.fed([([b"PING"], 500), ([b"SET", b"d", b"1"], 700), ([b"SET", b"d", b"2"], 750), ([b"PING"], 800)], 1)
+    source = Source("two", Anchor(650, 5), Anchor(700, 6), 0, 0, rank=4)
+    alone.sink.positions[OF_D] = position(6, source=encode_source(source))._replace(epoch=10)
+    capture.count(OF_D, 7, alone.sink.positions[OF_D])
+    capture.offset_is(800)
+    assert alone.sink.took("counted") == [(OF_D, 7, Counted(((10, 7),), 7))]
+    capture.decided(OF_D, 6)
+    capture.acknowledged(800)
+    assert [call[:4] for call in alone.sink.took("append")] == [(OF_D, "put", b"d", b"2")]
+
+
+def test_where_the_stream_forks_a_count_asks_how_far_the_new_one_is() -> None:
+    alone = Alone()
+    capture, lineage = alone.capture, alone.capture.tape.lineage
+    state = alone.sink.positions[OF_D] = ranked(OF_D, 0, end=300)
+    capture.count(OF_D, 7, state)
+    capture.offset_is(1200)
+    capture.fed([([b"PING"], 150)], 1)
+    changed = alone.changed
+    capture.goes_on_as(Lineage((*lineage.ids, ("two", 500))))
+    assert (capture.wants_offset, alone.changed > changed) == (True, True)
+    capture.offset_is(700)
+    capture.fed([([b"PING"], 600)], 1)
+    assert alone.sink.took("counted") == []
+    capture.fed([([b"PING"], 700)], 1)
+    assert alone.sink.took("counted") == [(OF_D, 7, Counted(((9, 5),), 6))]
 
 
 def test_a_gap_is_found_by_who_could_not_be_told() -> None:
