@@ -1205,7 +1205,7 @@ RESETS: Final = (
         "cut-away-has-given-way",
         "truncation-noticed",
         "what was cut away counts as given way, and the owner after next does not miss it either",
-        (Edit(SCAN, "missing = missing[: below + most]", "missing = missing[:]"),),
+        (Edit(SCAN, "more = min(sequence - 1 - low - below, most)", "more = sequence - 1 - low - below"),),
         detector="pytest tests/connector/core/test_two_faults.py",
         because=RARE,
     ),

@@ -6,7 +6,6 @@ to one's own claim, READ continues to one's own ACTIVE.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -190,10 +189,15 @@ class SegmentScan:
         Where the last position says that all above is behind its `read_from`, so many as it says; below, all not read.
         """
         above, most = (position.read_from_sequence, position.coalesced) if position is not None else (-1, 0)
-        missing = [s for s in range(max(self.reset_at, behind, 0) + 1, written + 1) if s not in self.sequences]
-        below = bisect_right(missing, above)
-        missing = missing[: below + most]
-        return [(missing[-1] + 1, len(missing))] if missing else []
+        low, upto, number = max(self.reset_at, behind, 0), 0, 0
+        # There may be a billion below what retention has left.
+        for sequence in (*sorted(s for s in self.sequences if low < s <= written), written + 1):
+            below = max(0, min(sequence - 1, above) - low)
+            more = min(sequence - 1 - low - below, most)
+            if below + more:
+                upto, number, most = low + 1 + below + more, number + below + more, most - more
+            low = sequence
+        return [(upto, number)] if number else []
 
     def to_find_again(self, offset: int, above: int) -> list[CommittedRun]:
         """What was found: a look at the log's end has not verified all of it yet.

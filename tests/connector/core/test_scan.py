@@ -142,6 +142,9 @@ def test_changes_beyond_the_history_are_phantoms_until_their_key_is_written_agai
         ({1, 5, 7, 11, 12}, -1, 12, [(10, 6)]),  # of 8, 9 and 10 the last position says that two gave way
         ({1, 5, 7, 8, 11, 12}, -1, 12, [(11, 6)]),
         ({1, 5, 7, 8, 9, 10}, -1, 10, [(7, 4)]),
+        ({4, 11, 12}, -1, 12, [(10, 8)]),  # a gap of which a part is below
+        ({1, 2, 3, 4, 5, 6, 7, 9, 11, 12}, -1, 12, [(11, 2)]),
+        ({1, 2, 3, 4, 5, 6, 7, 9, 11, 13}, -1, 13, [(11, 2)]),
     ],
 )
 def test_what_is_not_there_has_given_way(
@@ -155,6 +158,12 @@ def test_what_is_not_there_has_given_way(
 def test_what_is_not_read_has_not_given_way() -> None:
     position = PositionState(2, 14, 0, 7, 11, 2, 0, 0, "t", "n0@5")
     assert SegmentScan(HISTORY, sequences={5, 7, 9}).gaps(9, 4, position) == [(9, 2)]
+
+
+def test_what_retention_has_deleted_is_counted_at_once() -> None:
+    position = PositionState(2, 10**12 + 9, 0, 10**12, 11, 2, 0, 0, "t", "n0@5")
+    scan = SegmentScan(HISTORY, sequences={10**12 - 1, 10**12 + 4})
+    assert scan.gaps(10**12 + 4, -1, position) == [(10**12 + 3, 10**12 + 1)]
 
 
 def test_without_a_position_nothing_has_given_way() -> None:
