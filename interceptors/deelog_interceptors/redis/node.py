@@ -210,12 +210,11 @@ class RedisNode:
             known = self.capture.resumes_at(has.lineage, view, oldest)
             return None if known is None else Place(has.lineage, *known)
 
-        wanted = place(0)
-        link = None
+        wanted, link = place(0), None
         if wanted is not None and wanted.offset < has.oldest:
-            link = await self._link_to_another(info, has, place)
+            link, wanted = await self._link_to_another(info, has, place), place(has.oldest)
         if link is None:
-            link = await self._link_to(self.address, place(has.oldest))
+            link = await self._link_to(self.address, wanted)
         goes_on = link.continues and is_known
         try:
             view = (await self._told_by(client, goes_on)).view
