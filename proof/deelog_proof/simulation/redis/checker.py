@@ -11,6 +11,7 @@ expects).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -25,6 +26,7 @@ from deelog_proof.simulation.judge import Judge
 from deelog_proof.simulation.redis.beside import Beside
 from deelog_proof.simulation.redis.context import RedisContext
 from deelog_proof.simulation.redis.server import Server
+from deelog_proof.simulation.redis.verbs import SETTINGS
 from deelog_schemas import keys
 from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import RecordError
@@ -37,8 +39,6 @@ from deelog_schemas.records import ON_POSITIONS, Record, decode
 REST_SECONDS: Final = 3.0
 """So long everything must be equal: what is wrong may be written late."""
 _ENDLESS: Final = 1 << 63
-_MUCH: Final = 1 << 20
-"""Bytes of a backlog that holds all of a run."""
 
 Content = dict[bytes, tuple[bytes, int | None]]
 """Value and expiry by key."""
@@ -85,7 +85,8 @@ class RedisChecker(Judge):
         super().__init__(world.engine)
         self.world = world
         self._codec = JsonCodec(CHANGES, "redis", "p", "c")
-        self._offsets = dict.fromkeys(range(world.partitions), 0)
+        self._offsets: Counter[tuple[str, int]] = Counter()
+        """How far each partition of both topics is read."""
         self.readers = {segment: SegmentReader(segment) for segment in range(world.segments)}
         self._told: dict[tuple[bytes, bytes], int] = {}
         """By key and value of the changes and rows in the topic, which of all was the first one."""
@@ -95,7 +96,6 @@ class RedisChecker(Judge):
         """When clients' commands have named a key."""
         self._emptied: list[float] = []
         """When they have named none, and meant all."""
-        self._position_offsets = dict.fromkeys(range(world.partitions), 0)
         self._sources: dict[int, str] = {}
         """By segment what its last position says of the stream."""
         self._resets: dict[int, list[tuple[Place, float]]] = {}
@@ -153,8 +153,8 @@ class RedisChecker(Judge):
         """The last stable offset of a partition moved."""
         if log.topic not in (CHANGES, POSITIONS):
             return
-        offsets, take = (self._offsets, self._record) if log.topic == CHANGES else (self._position_offsets, self._state)
-        records, offsets[log.partition] = log.read(offsets[log.partition], 1_000_000)
+        place, take = (log.topic, log.partition), self._record if log.topic == CHANGES else self._state
+        records, self._offsets[place] = log.read(self._offsets[place], 1_000_000)
         for raw in records:
             try:
                 take(raw)
@@ -274,7 +274,8 @@ class RedisChecker(Judge):
                     last[write.key] = self._is_told(segment, write, last.get(write.key, -1))
 
     def _were_called_for(self) -> None:
-        """Whether a reset for a loss followed one; what a small backlog, or another stream, has lost is not known.
+        """Whether a reset for a loss followed one; what a small backlog, or another stream, has lost is not known. That
+        of the settings holds all of a run.
 
         A swap of databases that a connector finds on its tape when it takes over is a loss to it.
         """
@@ -283,7 +284,10 @@ class RedisChecker(Judge):
             return
         if self.counts["reset unknown_command"]:
             self.fail("needless", f"{self.counts['reset unknown_command']} resets for a command that nobody has sent")
-        remember = all(server.redis.most_backlog == _MUCH for server in servers) and not self.world.counts["did trim"]
+        remember = (
+            all(server.redis.most_backlog == SETTINGS["backlog"] for server in servers)
+            and not self.world.counts["did trim"]
+        )
         same = len(self._terms) == 1 and len(servers) == len({server.node_id for server in servers})
         if self.counts["reset stream_lost"] and remember and same:
             self.fail("needless", f"{self.counts['reset stream_lost']} resets, and the servers have forgotten nothing")
