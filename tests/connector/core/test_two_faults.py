@@ -203,6 +203,62 @@ def three() -> tuple[World, Node, Node, Node]:
     return world, n0, n1, n2
 
 
+def coalesced(world: World, node: Node, *more: bytes) -> None:
+    """Of four changes of a key three gave way at this node; `more` are changes of other keys behind them."""
+    for number in range(4):
+        world.put(key_of(0), b"v%d" % number)
+    for number, value in enumerate(more, 1):
+        world.put(key_of(0, number), value)
+    assert node.core.coalesce(0) == 3
+
+
+def gave_way_at_the_first() -> tuple[World, Node, Node, Node]:
+    world, n0, n1, n2 = three()
+    coalesced(world, n0, b"w")
+    return world, n0, n1, n2
+
+
+def gave_way_at_the_second() -> tuple[World, Node, Node, Node]:
+    """It owned the segment, and has written nothing of that; then the first one, which has all of them."""
+    world, n0, n1, n2 = three()
+    world.own(0, n1, n0, n2)
+    world.settle()
+    coalesced(world, n1, b"w1", b"w2", b"w3")
+    world.own(0, n0, n1, n2)
+    until(world, n0, "writing")
+    return world, n0, n1, n2
+
+
+def a_run_that_takes_two_transactions() -> tuple[World, Node, Node]:
+    """At the second node, which owns all, and has not written it; the first one has all that gave way."""
+    world = World(2, batch=2)
+    n0, n1 = world.nodes.values()
+    world.own_all(n1, n0)
+    world.settle()
+    coalesced(world, n1)
+    return world, n0, n1
+
+
+def writes_alone(world: World, node: Node) -> None:
+    """An operation that nobody else has."""
+    operation = world.put(key_of(0, 5), b"alone", acked=False)
+    node.core.acked_here(0, operation.sequence)
+
+
+def owned_by_who_lagged() -> tuple[World, Node, Node]:
+    """Three changes were written, and their owner has died. Who owns the segment now lacks them, the third has them."""
+    world, n0, n1, n2 = three()
+    for number in range(3):
+        operation = world.put(key_of(0, 1), b"w%d" % number, acked=False)
+        n2.core.apply(0, operation)
+        n2.take(operation)
+        n0.core.acked_here(0, operation.sequence)
+    world.settle(n0)
+    world.crash(n0)
+    world.own(0, n1)
+    return world, n1, n2
+
+
 def until(world: World, node: Node, phase: str) -> None:
     while node.core.phase(0) != phase:
         world.now += 0.1
@@ -236,11 +292,7 @@ def taken_over(world: World, old: Node, new: Node) -> list[str]:
 
 
 def test_what_gave_way_before_a_fence_is_not_missed_afterwards() -> None:
-    world, n0, n1, n2 = three()
-    for number in range(4):
-        world.put(key_of(0), b"v%d" % number)
-    world.put(key_of(0, 1), b"w")
-    assert n0.core.coalesce(0) == 3
+    world, n0, n1, n2 = gave_way_at_the_first()
     world.own(0, n1, n2)
     commits_before_its_fence(world, n0, n1)
     assert n1.core.written(0) == 9
@@ -250,16 +302,7 @@ def test_what_gave_way_before_a_fence_is_not_missed_afterwards() -> None:
 
 
 def test_what_gave_way_here_and_was_written_before_a_fence_excuses_nothing() -> None:
-    world, n0, n1, n2 = three()
-    world.own(0, n1, n0, n2)
-    world.settle()
-    for number in range(4):
-        world.put(key_of(0), b"v%d" % number)
-    for number in (1, 2, 3):
-        world.put(key_of(0, number), b"w%d" % number)
-    assert n1.core.coalesce(0) == 3
-    world.own(0, n0, n1, n2)  # which has all of them
-    until(world, n0, "writing")
+    world, n0, n1, n2 = gave_way_at_the_second()
     world.own(0, n1, n2)
     commits_before_its_fence(world, n0, n1)
     assert n1.core.written(0) == 11
@@ -278,8 +321,7 @@ def test_what_was_cut_away_has_not_given_way() -> None:
     cut_away(world, b"w1", b"w2", b"w3")
     world.put(key_of(0, 4), b"on")
     world.settle()
-    operation = world.put(key_of(0, 5), b"alone", acked=False)
-    n0.core.acked_here(0, operation.sequence)
+    writes_alone(world, n0)
     world.settle(n0)
     world.crash(n0)
     world.own(0, n1, n2)
@@ -290,15 +332,7 @@ def test_what_was_cut_away_has_not_given_way() -> None:
 @pytest.mark.parametrize("is_cut", [True, False])
 def test_records_of_an_epoch_that_nobody_has_heard_of_are_missed(is_cut: bool) -> None:
     """`cache.acks=1`: the owner before lagged, and took back what the one before it had written."""
-    world, n0, n1, n2 = three()
-    for number in range(3):
-        operation = world.put(key_of(0, 1), b"w%d" % number, acked=False)
-        n2.core.apply(0, operation)
-        n2.take(operation)
-        n0.core.acked_here(0, operation.sequence)
-    world.settle(n0)
-    world.crash(n0)
-    world.own(0, n1)
+    world, n1, n2 = owned_by_who_lagged()
     world.settle(n1)
     world.put(key_of(0, 2), b"x")
     world.settle(n1)
@@ -325,13 +359,7 @@ def test_an_epoch_in_which_nothing_was_written_is_not_missed() -> None:
 
 def test_a_run_of_which_another_owner_has_written_a_part_is_given_up() -> None:
     """Its operations tell of what was before others that are in Kafka by now."""
-    world = World(2, batch=2)
-    n0, n1 = world.nodes.values()
-    world.own_all(n1, n0)
-    world.settle()
-    for number in range(4):
-        world.put(key_of(0), b"v%d" % number)
-    assert n1.core.coalesce(0) == 3
+    world, n0, n1 = a_run_that_takes_two_transactions()
     world.own(0, n0, n1)
     until(world, n0, "writing")
     n0.step()  # two operations
@@ -346,18 +374,8 @@ def test_a_run_of_which_another_owner_has_written_a_part_is_given_up() -> None:
 @pytest.mark.parametrize("is_cut", [True, False])
 def test_what_gave_way_is_counted_anew_where_the_old_owner_wrote_beyond_what_is_known(is_cut: bool) -> None:
     """`cache.acks=1`, but for one operation: all others are held by all."""
-    world, n0, n1, n2 = three()
-    world.own(0, n1, n0, n2)
-    world.settle()
-    for number in range(4):
-        world.put(key_of(0), b"v%d" % number)
-    for number in (1, 2, 3):
-        world.put(key_of(0, number), b"w%d" % number)
-    assert n1.core.coalesce(0) == 3
-    world.own(0, n0, n1, n2)
-    until(world, n0, "writing")
-    operation = world.put(key_of(0, 5), b"alone", acked=False)
-    n0.core.acked_here(0, operation.sequence)
+    world, n0, n1, n2 = gave_way_at_the_second()
+    writes_alone(world, n0)
     world.own(0, n1, n2)
     commits_before_its_fence(world, n0, n1)
     cut_away(world, *((b"w1", b"w2", b"w3") if is_cut else ()))
@@ -367,13 +385,8 @@ def test_what_gave_way_is_counted_anew_where_the_old_owner_wrote_beyond_what_is_
 
 
 def test_what_gave_way_at_an_owner_that_wrote_beyond_what_is_known_is_not_missed() -> None:
-    world, n0, n1, n2 = three()
-    for number in range(4):
-        world.put(key_of(0), b"v%d" % number)
-    world.put(key_of(0, 1), b"w")
-    assert n0.core.coalesce(0) == 3
-    operation = world.put(key_of(0, 5), b"alone", acked=False)
-    n0.core.acked_here(0, operation.sequence)
+    world, n0, n1, n2 = gave_way_at_the_first()
+    writes_alone(world, n0)
     world.own(0, n1, n2)
     until(world, n1, "look")
     n0.follow = lambda: False  # type: ignore[method-assign]
@@ -453,15 +466,7 @@ def test_a_ledger_that_goes_back_to_its_last_position_goes_back_to_its_gaps(caus
 
 def test_an_active_of_a_recheck_excuses_nothing_that_was_captured_before_it() -> None:
     """`cache.acks=1`: a correction and a write are cut away, and older ones of the same numbers stand there."""
-    world, n0, n1, n2 = three()
-    for number in range(3):
-        operation = world.put(key_of(0, 1), b"w%d" % number, acked=False)
-        n2.core.apply(0, operation)
-        n2.take(operation)
-        n0.core.acked_here(0, operation.sequence)
-    world.settle(n0)
-    world.crash(n0)
-    world.own(0, n1)
+    world, n1, n2 = owned_by_who_lagged()
     until(world, n1, "writing")
     n1.core.paused = True
     world.settle(n1)
@@ -477,13 +482,7 @@ def test_an_active_of_a_recheck_excuses_nothing_that_was_captured_before_it() ->
 
 
 def test_a_run_that_is_in_flight_stays_one_when_another_is_coalesced() -> None:
-    world = World(2, batch=2)
-    n0, n1 = world.nodes.values()
-    world.own_all(n1, n0)
-    world.settle()
-    for number in range(4):
-        world.put(key_of(0), b"v%d" % number)
-    assert n1.core.coalesce(0) == 3
+    world, n0, n1 = a_run_that_takes_two_transactions()
     world.now += 0.1
     n1.step(hang=True)
     for number in range(3):
