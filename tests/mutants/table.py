@@ -1871,7 +1871,7 @@ SHELL: Final = (
         "scan-begins-late",
         "",
         "a scan leaves out the first records",
-        (Edit(EXECUTOR, "{effect.partition: effect.from_offset}", "{effect.partition: effect.from_offset + 3}"),),
+        (Edit(EXECUTOR, "_Unread(effect.from_offset)", "_Unread(effect.from_offset + 3)"),),
     ),
     Mutant(
         "scan-loses-a-record",
@@ -1880,8 +1880,8 @@ SHELL: Final = (
         (
             Edit(
                 EXECUTOR,
-                "self._core.scanned(effect.partition, records)",
-                "self._core.scanned(effect.partition, records[1:])",
+                "self._core.scanned(partition, records)",
+                "self._core.scanned(partition, records[1:])",
             ),
         ),
     ),
@@ -2053,9 +2053,9 @@ SHELL: Final = (
         (
             Edit(
                 EXECUTOR,
-                "        await reader.seek({effect.partition: effect.from_offset})\n",
+                "        await reader.seek({partition: rest.offset})\n",
                 "        if not reader.caught_up:\n"
-                "            await reader.seek({effect.partition: effect.from_offset})\n",
+                "            await reader.seek({partition: rest.offset})\n",
             ),
         ),
     ),
@@ -2071,6 +2071,18 @@ SHELL: Final = (
             ),
         ),
         detector="pytest tests/connector/runtime/test_executor.py -k waits_in_vain",
+        because=ONE_CASE,
+    ),
+    Mutant(
+        "scan-keeps-its-reader",
+        "",
+        "four partitions on which a stranger's transaction stays open keep every takeover waiting",
+        (
+            Edit(
+                EXECUTOR, "if reader.caught_up and now - moved > TURN_SECONDS and", "if now - moved > SCAN_SECONDS and"
+            ),
+        ),
+        detector="pytest tests/connector/runtime/test_shell.py -k keeps_no_reader",
         because=ONE_CASE,
     ),
     Mutant(

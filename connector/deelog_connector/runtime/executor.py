@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -49,6 +50,10 @@ log = logging.getLogger(__name__)
 
 SCAN_SECONDS: Final = 15.0
 """Seconds that a scan waits for its own record, before it is looked for what hides it."""
+TURN_SECONDS: Final = 1.0
+"""Seconds that it waits at the end of what can be read before others have its reader, which are few."""
+REST_SECONDS: Final = 0.5
+"""Seconds until it asks for a reader again."""
 HANGING_SECONDS: Final = 3.0
 """Seconds after which a transaction that is still the first one open counts as one that nobody ends."""
 GATHER_SECONDS: Final = 2.0
@@ -57,6 +62,14 @@ POLL_SECONDS: Final = 0.02
 """Seconds that one read of a scan may wait for records."""
 RETRY_SECONDS: Final = 0.2
 DENIED_SECONDS: Final = 1.0
+
+
+@dataclass(slots=True)
+class _Unread:
+    """What a scan has still to read, and how long it may take."""
+
+    offset: int
+    seconds: float = SCAN_SECONDS
 
 
 def ask_stream(stream: StreamSide, effect: Effect) -> None:
@@ -250,8 +263,7 @@ class Executor:
                 early = True
                 break
             try:
-                await self._ask_the_log(effect)
-                early, at_end = await self._clients.scanning(partial(self._read_up_to, effect, wanted))
+                early, at_end = await self._read_in_turns(effect, wanted)
                 break
             except (KafkaUnusable, ConfigError) as error:
                 passing = isinstance(error, KafkaUnavailable) and not isinstance(error, KafkaUnauthorized)
@@ -279,24 +291,46 @@ class Executor:
                 log.error("%s[%d] was cut below offset %d", topic, effect.partition, place.offset)
                 self._core.log_was_cut(effect.partition, place)
 
-    async def _read_up_to(self, effect: Scan, wanted: set[bytes], reader: Reader) -> tuple[bool, bool]:
+    async def _read_in_turns(self, effect: Scan, wanted: set[bytes]) -> tuple[bool, bool]:
         """Passes records to the core until all wanted keys were read.
 
         Returns whether it ended early, and whether it came to the end of what can be read.
         """
-        clock = self._port.clock
-        await reader.seek({effect.partition: effect.from_offset})
-        began = clock.monotonic()
-        while clock.monotonic() - began < SCAN_SECONDS:
+        rest = _Unread(effect.from_offset)
+        while True:
+            await self._ask_the_log(effect)
+            ended = await self._clients.scanning(partial(self._read_up_to, effect, wanted, rest))
+            if ended is not None:
+                return ended
+            await asyncio.sleep(REST_SECONDS)
+            if effect.partition in self._core.withheld:
+                return True, False
+
+    async def _read_up_to(
+        self, effect: Scan, wanted: set[bytes], rest: _Unread, reader: Reader
+    ) -> tuple[bool, bool] | None:
+        """One turn; None where the scan waits for what is hidden, and others may read meanwhile."""
+        clock, partition = self._port.clock, effect.partition
+        await reader.seek({partition: rest.offset})
+        began = moved = now = clock.monotonic()
+        while now - began < rest.seconds:
             raw = await reader.read(POLL_SECONDS)
             # A read without records says nothing: a refusal takes a few of them.
             self._has_read |= bool(raw) or reader.caught_up
             if raw:
                 records = await self._port.work(self.decoder.scanned, raw, effect.keys)
-                self._core.scanned(effect.partition, records)
+                self._core.scanned(partition, records)
                 wanted.difference_update(record.key for record in records)
                 if not wanted:
                     break
-                if effect.keys and clock.monotonic() - began > GATHER_SECONDS:
+            now = clock.monotonic()
+            if raw:
+                moved = now
+                if effect.keys and now - began > GATHER_SECONDS:
                     return True, False
+            left = rest.seconds - (now - began)
+            # The last turn comes to the end of the log again.
+            if reader.caught_up and now - moved > TURN_SECONDS and left > REST_SECONDS + TURN_SECONDS:
+                rest.offset, rest.seconds = reader.next_offset(partition), left - REST_SECONDS
+                return None
         return False, reader.caught_up

@@ -124,6 +124,9 @@ class Reader:
     seeking: Callable[[], None] = lambda: None
     caught_up = False
 
+    def next_offset(self, partition: int) -> int:
+        return 7
+
     async def seek(self, offsets: Mapping[int, int]) -> None:
         self.reads += offsets.items()
         self.seeking()
@@ -575,6 +578,40 @@ def test_a_scan_in_vain_says_whether_it_came_to_the_end() -> None:
         world.clients.one.caught_up = True
         await world.after(Scan(0, 3, frozenset({KEY})))
         assert heard(world) == [(0, False, True)]
+
+    of_a(test)
+
+
+def test_a_scan_that_waits_lets_others_have_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on where it was, and all of its turns have the time of one scan."""
+    monkeypatch.setattr(module, "REST_SECONDS", 0.02)
+    monkeypatch.setattr(module, "TURN_SECONDS", 4.0)
+
+    async def test(world: World) -> None:
+        reader = world.clients.one
+        reader.caught_up, reader.batches = True, [[encoded_key(b"other")]]
+        began = world.port.fast.monotonic()
+        place = Place(1, 3)
+        await world.after(Scan(0, 3, frozenset({KEY}), places=(place,)))
+        assert heard(world) == [[1], (0, False, True)]
+        assert world.clients.brokers.asked == 3 * [PartitionEnd(0, 3, 1)]  # it may be cut meanwhile
+        assert reader.reads == [(0, 3), (0, 7), (0, 7)]
+        assert 15.0 <= world.port.fast.monotonic() - began <= 20.0
+
+    of_a(test)
+
+
+def test_a_scan_whose_partition_goes_away_between_two_turns_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REST_SECONDS", 0.02)
+
+    async def test(world: World) -> None:
+        def away() -> None:
+            world.core.withheld = frozenset({0})
+
+        world.clients.one.caught_up, world.clients.one.seeking = True, away
+        await world.after(Scan(0, 3, frozenset({KEY})))
+        assert heard(world) == [(0, True, False)]
+        assert world.clients.one.reads == [(0, 3)]
 
     of_a(test)
 

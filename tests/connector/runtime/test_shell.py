@@ -70,6 +70,24 @@ def test_a_scan_that_a_strangers_transaction_holds_up_is_begun_anew(cluster_of: 
     sound(cluster)
 
 
+def test_what_hides_records_keeps_no_reader_from_other_partitions(cluster_of: Clusters) -> None:
+    """A stranger holds up all partitions but one, whose segment is taken over last."""
+    cluster = cluster_of(2, **{"topic.creation.default.partitions": str(SEGMENTS)})
+    first, second = cluster.nodes.values()
+    *held, well = first.core.primaries()
+    stranger = cluster.kafka.init("s")
+    cluster.kafka.append("s", stranger, [OutRecord(CHANGES, segment.partition, b"x", None, []) for segment in held])
+    for segment in held:
+        cluster.own(segment.number, second, first)
+    cluster.run(5.0)
+    began = cluster.engine.now
+    cluster.own(well.number, second, first)
+    until(cluster, lambda: second.core.phase(well.number) == "writing")
+    assert cluster.engine.now - began < 3.0
+    assert "writing" not in {second.core.phase(segment.number) for segment in held}
+    until(cluster, lambda: cluster.at_rest)
+
+
 def test_a_fence_under_way_is_carried_out_by_the_next_shell(cluster_of: Clusters) -> None:
     cluster = cluster_of(2)
     first, second = cluster.nodes.values()
