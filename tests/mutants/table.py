@@ -2054,8 +2054,7 @@ SHELL: Final = (
             Edit(
                 EXECUTOR,
                 "        await reader.seek({partition: rest.offset})\n",
-                "        if not reader.caught_up:\n"
-                "            await reader.seek({partition: rest.offset})\n",
+                "        if not reader.caught_up:\n            await reader.seek({partition: rest.offset})\n",
             ),
         ),
     ),

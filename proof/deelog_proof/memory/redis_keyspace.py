@@ -5,6 +5,7 @@ A command is streamed as a server streams it: with absolute times, an expiry as 
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -281,6 +282,22 @@ def _swapdb(call: _Call) -> Reply:
     return OK
 
 
+def _restore(call: _Call) -> Reply:
+    _, key, expires_at, data, *options = call.words
+    if call.find(key) is not None and b"REPLACE" not in options:
+        raise Refused("BUSYKEY Target key name already exists.")
+    kind, value = pickle.loads(data)
+    call.entries[key] = Entry(kind, value, int(expires_at) or None)
+    call.stream()
+    return OK
+
+
+def dumped(key: bytes, entry: Entry) -> Words:
+    """The command that makes this entry elsewhere. What it says of the value only this class reads."""
+    data = pickle.dumps((entry.kind, entry.value))
+    return (b"RESTORE-ASKING", key, b"%d" % (entry.expires_at or 0), data, b"ABSTTL")
+
+
 def _exists(call: _Call) -> Reply:
     return sum(call.find(key) is not None for key in call.words[1:])
 
@@ -352,4 +369,4 @@ WRITES: Final[dict[bytes, Callable[[_Call], Reply]]] = {
     b"FLUSHALL": _flush,
     b"SWAPDB": _swapdb,
 }
-_COMMANDS: Final = _READS | WRITES
+_COMMANDS: Final = _READS | WRITES | {b"RESTORE-ASKING": _restore}

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from random import Random
 from typing import Final, NamedTuple
 
@@ -18,7 +19,9 @@ import hiredis
 
 from deelog_interceptors.grid.resp import replies
 from deelog_interceptors.redis.link import packed
-from deelog_proof.memory.redis_keyspace import OK, WRITES, Keyspace, Refused, Reply, Status, Words
+from deelog_proof.memory.redis_cluster import ClusterNode
+from deelog_proof.memory.redis_keyspace import OK, WRITES, Keyspace, Refused, Reply, Status, Words, dumped
+from deelog_schemas.keys import slot_of
 
 NO_ID: Final = "0" * 40
 _ACK_SECONDS: Final = 1.0
@@ -43,6 +46,10 @@ class Connection:
         self.keyless = False
         """Whether a snapshot is wanted without keys."""
         self.acked = 0
+        self.asking = False
+        """Whether the next command may be for a slot that is on its way here."""
+        self.aborted = False
+        """Whether a command of the transaction was refused."""
         self.held: bytearray | None = None
         """What it is not sent yet: behind a snapshot nothing is, until it has acknowledged something."""
 
@@ -110,10 +117,22 @@ class Saved(NamedTuple):
 
 
 class RedisServer:
-    """One server. `serve()` is a task of its own loop; `wall_ms` is its clock, and `chance` draws ids."""
+    """One server. `serve()` is a task of its own loop; `wall_ms` is its clock, and `chance` draws ids.
 
-    def __init__(self, port: int, chance: Random, wall_ms: Callable[[], int], most_backlog: int = 1 << 20) -> None:
-        self.port, self.most_backlog = port, most_backlog
+    `cluster` is what it knows as a node of one; it reaches another one by `ask_other`, which is given its port and a
+    command, and answers None where it is away.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        chance: Random,
+        wall_ms: Callable[[], int],
+        most_backlog: int = 1 << 20,
+        cluster: ClusterNode | None = None,
+    ) -> None:
+        self.port, self.most_backlog, self.cluster = port, most_backlog, cluster
+        self.ask_other: Callable[[int, Words], Reply | None] = lambda port, words: None
         self._chance, self._wall_ms = chance, wall_ms
         self._pending: list[tuple[int, Words]] = []
         self.keyspace = Keyspace(lambda database, words: self._pending.append((database, words)))
@@ -174,12 +193,18 @@ class RedisServer:
 
     # -- what is asked ------------------------------------------------------------------------------------------------
 
-    def execute_all(self, commands: Iterable[Words]) -> list[Reply]:
-        """Carries out a client's transaction: the reply to each command, or `Refused`."""
+    def execute_all(self, commands: Sequence[Words], asking: bool = False) -> list[Reply]:
+        """Carries out a client's transaction: the reply to each command, or `Refused`. `asking`: it was sent here."""
+        refused = next(filter(None, (self._elsewhere(words, asking) for words in commands)), None)
+        if refused is not None:
+            return [refused] * len(commands)
         try:
             return [self._tried(words) for words in commands]
         finally:
             self._propagate()
+
+    def _elsewhere(self, words: Words, asking: bool = False) -> Refused | None:
+        return None if self.cluster is None else self.cluster.refuses(words, self.keyspace.databases[0], asking)
 
     def _tried(self, words: Words) -> Reply:
         try:
@@ -210,7 +235,11 @@ class RedisServer:
 
     def _answer(self, connection: Connection, words: Words) -> None:
         name = words[0].upper()
+        asking, connection.asking = connection.asking, name == b"ASKING"
         try:
+            if name != b"EXEC" and (refused := self._elsewhere(words, asking)) is not None:
+                connection.aborted |= connection.queued is not None
+                raise refused
             if connection.queued is not None and name != b"EXEC":
                 connection.queued.append(words)
                 reply: Reply = Status("QUEUED")
@@ -221,6 +250,11 @@ class RedisServer:
                 reply = self._replconf(connection, words)
             elif name == b"EXEC":
                 queued, connection.queued = connection.queued or [], None
+                aborted, connection.aborted = connection.aborted, False
+                if aborted:
+                    raise Refused("EXECABORT Transaction discarded because of previous errors.")
+                if (refused := next(filter(None, map(self._elsewhere, queued)), None)) is not None:
+                    raise refused
                 reply = [self._replied(connection, each) for each in queued]
             else:
                 reply = self._reply(connection, words)
@@ -240,6 +274,12 @@ class RedisServer:
         match words[0].upper():
             case b"PING":
                 return Status("PONG")
+            case b"ASKING":
+                return OK
+            case b"CLUSTER":
+                return self._of_cluster(*(word.decode() for word in words[1:]))
+            case b"MIGRATE":
+                return self._migrate(int(words[2]), words[3])
             case b"SELECT":
                 connection.database = int(words[1])
                 return OK
@@ -285,8 +325,61 @@ class RedisServer:
             case "server":
                 lines = {"redis_version": "7.2.0", "run_id": self.run_id}
             case "cluster":
-                lines = {"cluster_enabled": 0}
+                lines = {"cluster_enabled": int(self.cluster is not None)}
         return "".join(f"{name}:{value}\r\n" for name, value in lines.items()).encode()
+
+    # -- as a node of a cluster ---------------------------------------------------------------------------------------
+
+    def _of_cluster(self, what: str, *words: str) -> Reply:
+        if self.cluster is None:
+            raise Refused("ERR This instance has cluster support disabled")
+        match what.upper(), words:
+            case "NODES", ():
+                return self.cluster.nodes()
+            case "MYID", ():
+                return self.cluster.me.id.encode()
+            case "FAILOVER", ("TAKEOVER",) if self.primary is not None:
+                self.lead()
+                return OK
+            case "GETKEYSINSLOT", (slot, count):
+                return list(islice(self._keys_in({int(slot)}), int(count)))
+            case "SETSLOT", (slot, state, *id_):
+                self.cluster.set_slot(int(slot), state, *id_)
+                return OK
+        raise Refused(f"ERR unknown subcommand '{what}'")
+
+    def _keys_in(self, slots: Collection[int]) -> Iterator[bytes]:
+        return (key for key in self.keyspace.databases[0] if slot_of(key) in slots)
+
+    def _migrate(self, port: int, key: bytes) -> Reply:
+        """An entry goes to another node. Nobody is answered meanwhile."""
+        entry = self.keyspace.databases[0].get(key)
+        if entry is None:
+            return Status("NOKEY")
+        reply = self.ask_other(port, dumped(key, entry))
+        if reply is None:
+            raise Refused("IOERR error or timeout reading to target instance")
+        if isinstance(reply, Refused):
+            raise Refused(f"ERR Target instance replied with error: {reply}")
+        self.keyspace.run(0, (b"DEL", key), 0)
+        return OK
+
+    def hear(self, other: ClusterNode) -> None:
+        """What another node says of itself."""
+        assert self.cluster is not None
+        follows, lost = self.cluster.hear(other)
+        if follows:
+            self.replicate(follows)
+            return
+        if keys := list(self._keys_in(lost)):
+            self.keyspace.run(0, (b"DEL", *keys), 0)
+            self._propagate()
+
+    def replicate(self, id_: str) -> None:
+        """CLUSTER REPLICATE."""
+        assert self.cluster is not None
+        self.cluster.follow(id_)
+        self.follow("127.0.0.1", self.cluster.members[id_].port)
 
     # -- the stream to replicas ---------------------------------------------------------------------------------------
 
@@ -366,10 +459,12 @@ class RedisServer:
         self._following = asyncio.get_running_loop().create_task(self._follow(host, port))
 
     def lead(self) -> None:
-        """REPLICAOF NO ONE."""
+        """REPLICAOF NO ONE, and of a cluster's node CLUSTER FAILOVER TAKEOVER."""
         if self.primary is None:
             return
         self._unlink()
+        if self.cluster is not None:
+            self.cluster.lead()
         self.primary = None
         self.keyspace.is_replica = False
         self.stream.renamed(self._drawn())
