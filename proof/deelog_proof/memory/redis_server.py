@@ -279,7 +279,7 @@ class RedisServer:
             case b"CLUSTER":
                 return self._of_cluster(*(word.decode() for word in words[1:]))
             case b"MIGRATE":
-                return self._migrate(int(words[2]), words[3])
+                return self.migrate(int(words[2]), words[3])
             case b"SELECT":
                 connection.database = int(words[1])
                 return OK
@@ -351,8 +351,8 @@ class RedisServer:
     def _keys_in(self, slots: Collection[int]) -> Iterator[bytes]:
         return (key for key in self.keyspace.databases[0] if slot_of(key) in slots)
 
-    def _migrate(self, port: int, key: bytes) -> Reply:
-        """An entry goes to another node. Nobody is answered meanwhile."""
+    def migrate(self, port: int, key: bytes) -> Reply:
+        """An entry goes to another node. Nobody is answered meanwhile. Raises `Refused`."""
         entry = self.keyspace.databases[0].get(key)
         if entry is None:
             return Status("NOKEY")
@@ -361,8 +361,13 @@ class RedisServer:
             raise Refused("IOERR error or timeout reading to target instance")
         if isinstance(reply, Refused):
             raise Refused(f"ERR Target instance replied with error: {reply}")
-        self.keyspace.run(0, (b"DEL", key), 0)
+        self.forget([key])
         return OK
+
+    def forget(self, keys: Sequence[bytes]) -> None:
+        """Deletes what is another node's."""
+        self.keyspace.run(0, (b"DEL", *keys), 0)
+        self._propagate()
 
     def hear(self, other: ClusterNode) -> None:
         """What another node says of itself."""
@@ -372,8 +377,7 @@ class RedisServer:
             self.replicate(follows)
             return
         if keys := list(self._keys_in(lost)):
-            self.keyspace.run(0, (b"DEL", *keys), 0)
-            self._propagate()
+            self.forget(keys)
 
     def replicate(self, id_: str) -> None:
         """CLUSTER REPLICATE."""

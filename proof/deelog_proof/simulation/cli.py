@@ -60,7 +60,7 @@ _LISTED: Final = 10
     show_default=True,
     metavar="KIND[,…]",
     help="Kinds of faults: crash, pause, network, kafka, leave, partition; of the grid log, truncation, oplog, clock, "
-    "connector and quota as well, of Redis failover and backlog; or all.",
+    "connector and quota as well, of Redis failover, backlog and slots; or all.",
 )
 @click.option(
     "--shrink/--no-shrink",

@@ -90,8 +90,10 @@ class Nodes:
         try:
             await case(self)
         finally:
-            for each in (*self._clients.values(), *self._links):
-                await each.close()
+            for client in self._clients.values():
+                await client.close()
+            for link in self._links:
+                await link.close()
 
 
 @pytest.fixture(params=["memory", "valkey", pytest.param("redis", marks=pytest.mark.slow)])

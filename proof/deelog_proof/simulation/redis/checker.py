@@ -2,11 +2,11 @@
 
 The parts, by the names in a violation: `twice` (no position is committed twice), `digest` (a reset's digest is that of
 its rows), `told` (each SET and DEL that the primary has kept is in the topic, those of a key in order, or a reset of a
-later place of the stream covers it), `taken` (nothing is taken back without another primary), `needless` (nor sent anew
-where nobody has forgotten anything), `limit` (nobody keeps more than it may), `guest` (no connector counts as a
-replica of a primary), `alive` (after the faults end the topic has what the primary has, in time), `broken` (an
-exception), `health` (then everybody is well, and one connector alone writes), and `expected` (a count that the script
-expects).
+later place of the stream covers it), `taken` (nothing is taken back without another primary), `moved` (no key is
+deleted because its slot moves), `needless` (nothing is sent anew where nobody has forgotten anything), `limit` (nobody
+keeps more than it may), `guest` (no connector counts as a replica of a primary), `alive` (after the faults end the
+topic has what the primary has, in time), `broken` (an exception), `health` (then everybody is well, and one connector
+of each shard alone writes), and `expected` (a count that the script expects).
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ from deelog_schemas.records import ON_POSITIONS, Record, decode
 REST_SECONDS: Final = 3.0
 """So long everything must be equal: what is wrong may be written late."""
 _ENDLESS: Final = 1 << 63
+_KEEPING: Final = (b"SET", b"MSET", b"APPEND", b"INCR", b"HSET", b"RPUSH", b"PERSIST")
+"""Commands that leave what they name, but where it is to expire."""
 
 Content = dict[bytes, tuple[bytes, int | None]]
 """Value and expiry by key."""
@@ -47,6 +49,7 @@ Content = dict[bytes, tuple[bytes, int | None]]
 class Term(NamedTuple):
     """A server as primary: its data is that of another term, up to an offset of that one's stream."""
 
+    shard: int
     before: int
     fork: int
     begin: int
@@ -76,6 +79,8 @@ class Covered(NamedTuple):
 
     upto: dict[int, int]
     ended: float
+    shard: int
+    """Whose stream it is of; -1: nobody knows."""
 
 
 class RedisChecker(Judge):
@@ -87,13 +92,16 @@ class RedisChecker(Judge):
         self._codec = JsonCodec(CHANGES, "redis", "p", "c")
         self._offsets: Counter[tuple[str, int]] = Counter()
         """How far each partition of both topics is read."""
-        self.readers = {segment: SegmentReader(segment) for segment in range(world.segments)}
+        self.readers: dict[int, SegmentReader] = {}
+        """Of the segments that have records."""
         self._told: dict[tuple[bytes, bytes], int] = {}
         """By key and value of the changes and rows in the topic, which of all was the first one."""
         self._deleted: dict[bytes, list[int]] = {}
         """By key which changes were deletes."""
         self._touched: dict[bytes, list[float]] = {}
         """When clients' commands have named a key."""
+        self._ended: set[bytes] = set()
+        """The keys of commands after which one may be gone."""
         self._emptied: list[float] = []
         """When they have named none, and meant all."""
         self._sources: dict[int, str] = {}
@@ -116,7 +124,8 @@ class RedisChecker(Judge):
         """A server is primary from now on; its data is that of the stream with this id, up to this offset."""
         self._look()
         self._of_server[server.member] = len(self._terms)
-        self._terms.append(Term(self._of_stream.get(id_, -1), offset, server.redis.stream.offset))
+        shard = self.world.shard(server.node_id)
+        self._terms.append(Term(shard, self._of_stream.get(id_, -1), offset, server.redis.stream.offset))
         self._look()
 
     def _look(self) -> None:
@@ -142,6 +151,8 @@ class RedisChecker(Judge):
                 ends.update(words or values)
             for word in set(words):
                 self._touched.setdefault(word, []).append(now)
+            if name not in _KEEPING or b"PX" in words:
+                self._ended.update(words)
             self.counts["swapped"] += name == b"SWAPDB"
             if not words or name == b"SWAPDB":
                 self._emptied.append(now)
@@ -175,7 +186,7 @@ class RedisChecker(Judge):
     def _record(self, raw: InRecord) -> None:
         record = decode(*raw)
         header = record.header
-        reader = self.readers[header.segment]
+        reader = self.readers.setdefault(header.segment, SegmentReader(header.segment))
         epoch, sequence = header.position
         self.say(f"p{raw.partition}@{raw.offset} s{header.segment} {header.kind.name} @{epoch}.{sequence}")
         self.counts[f"record {header.kind.name}"] += 1
@@ -190,6 +201,9 @@ class RedisChecker(Judge):
             number = self.counts["record CHANGE"] + self.counts["record READ"]
             if entry is None:
                 self._deleted.setdefault(key, []).append(number)
+                only_moved = self.world.shards > 1 and key not in self._ended and not self._emptied
+                if only_moved and not self._has_failed_over:
+                    self.fail("moved", f"{key!r} is deleted at {raw.partition}@{raw.offset}, and nobody has")
             else:
                 self._told.setdefault((key, entry.value), number)
 
@@ -223,9 +237,12 @@ class RedisChecker(Judge):
         return waits
 
     def _waits(self) -> str | None:
+        if waits := self.world.disagree():
+            return waits
+        leaders = self.world.leaders()
         for server in self.world.servers():
-            if server is not self.world.leader and not server.redis.is_linked:
-                return f"{server.member} does not follow {self.world.primary}"
+            if server not in leaders and not server.redis.is_linked:
+                return f"{server.member} does not follow its primary"
         for node in self.world.connectors():
             if problems := node.redis.metrics.problems():
                 return f"{node.member}: {problems}"
@@ -238,34 +255,44 @@ class RedisChecker(Judge):
         content = self._content()
         for key in content.keys() | derived.keys():
             if content.get(key) != derived.get(key):
-                return f"{key!r}: {self.world.primary} has {content.get(key)}, the topic {derived.get(key)}"
+                return f"{key!r}: {self.world.primaries} have {content.get(key)}, the topic {derived.get(key)}"
         return None
 
     def _content(self) -> Content:
-        """What the primary has."""
-        keyspace, content = self.world.leader.redis.keyspace, Content()
-        for key, entry in keyspace.databases[0].items():
-            value = encode(entry.kind, keyspace.run(0, READS[entry.kind](key), 0))
-            assert value is not None
-            content[key] = value, entry.expires_at
+        """What primaries have of what is theirs."""
+        content = Content()
+        for leader in self.world.leaders():
+            keyspace, known = leader.redis.keyspace, leader.redis.cluster
+            for key, entry in keyspace.databases[0].items():
+                if known is None or keys.slot_of(key) in known.me.slots:
+                    value = encode(entry.kind, keyspace.run(0, READS[entry.kind](key), 0))
+                    assert value is not None
+                    content[key] = value, entry.expires_at
         return content
+
+    @property
+    def _has_failed_over(self) -> bool:
+        """Or a primary has come back."""
+        return len(self._terms) > self.world.shards
 
     def final(self) -> None:
         writers = [node.member for node in self.world.connectors() if node.core.primaries()]
-        if len(writers) != 1:
+        if len(writers) != self.world.shards:
             self.fail("health", f"there are the writers {writers}")
         self._all_is_told()
         corrections = sum(node.core.counts.corrections for node in self.world.everybody if isinstance(node, Beside))
-        if corrections and len(self._terms) == 1:
-            self.fail("taken", f"{corrections} changes are taken back, and there was one primary throughout")
+        if corrections and not self._has_failed_over:
+            self.fail("taken", f"{corrections} changes are taken back, and nobody else became primary")
         self._were_called_for()
 
     def _all_is_told(self) -> None:
         """Whether the topic has what clients have written and the primary has kept."""
-        kept = self._up_to(Place(self._of_server[self.world.leader.member], _ENDLESS))
+        kept = dict[int, int]()
+        for leader in self.world.leaders():
+            kept |= self._up_to(Place(self._of_server[leader.member], _ENDLESS))
         self.counts["transactions"] += len(self._done)
         self.counts["lost by servers"] += sum(place.offset > kept.get(place.term, -1) for place in self._done)
-        resets = {n: [Covered(self._up_to(place), at) for place, at in found] for n, found in self._resets.items()}
+        resets = {n: [self._covers(*reset) for reset in found] for n, found in self._resets.items()}
         last: dict[bytes, int] = {}
         for write in self._writes:
             if write.place.offset <= kept.get(write.place.term, -1):
@@ -288,7 +315,8 @@ class RedisChecker(Judge):
             all(server.redis.most_backlog == SETTINGS["backlog"] for server in servers)
             and not self.world.counts["did trim"]
         )
-        same = len(self._terms) == 1 and len(servers) == len({server.node_id for server in servers})
+        same = not self._has_failed_over and len(servers) == len({server.node_id for server in servers})
+        remember = remember and not self.world.counts["did move"]
         if self.counts["reset stream_lost"] and remember and same:
             self.fail("needless", f"{self.counts['reset stream_lost']} resets, and the servers have forgotten nothing")
 
@@ -301,11 +329,16 @@ class RedisChecker(Judge):
             place = Place(term.before, term.fork if place.offset >= term.begin else place.offset)
         return found
 
+    def _covers(self, place: Place, ended: float) -> Covered:
+        return Covered(self._up_to(place), ended, self._terms[place.term].shard if place.term >= 0 else -1)
+
     def _is_covered(self, write: Write, reset: Covered) -> bool:
         if write.place.offset <= reset.upto.get(write.place.term, -1):
             return True
         if write.at > reset.ended:
             return False
+        if self._has_failed_over and reset.shard not in (-1, self._terms[write.place.term].shard):
+            return True  # what a shard has got, its replica may have lost
         # Its rows are read later than at its place. What was the last of a key by then is a row.
         touched = any(write.at < at <= reset.ended for at in (*self._touched.get(write.key, ()), *self._emptied))
         return write.value is None or not write.stays or touched

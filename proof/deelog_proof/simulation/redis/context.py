@@ -10,6 +10,7 @@ from deelog_proof.memory.engine import Engine
 from deelog_proof.memory.redis_server import Saved
 from deelog_proof.simulation.hosted import Hosted
 from deelog_proof.simulation.redis.beside import Beside
+from deelog_proof.simulation.redis.moves import Moves
 from deelog_proof.simulation.redis.server import Server
 
 
@@ -19,8 +20,10 @@ class RedisContext(Protocol):
     engine: Engine
     segments: int
     partitions: int
-    primary: str
-    """The node id of the server that is primary."""
+    shards: int
+    moves: Moves
+    primaries: list[str]
+    """By shard the node id of the server that is primary."""
     counts: Counter[str]
     """What has happened, as the world counts it."""
     saved: dict[str, Saved]
@@ -34,9 +37,20 @@ class RedisContext(Protocol):
     def everybody(self) -> Sequence[Hosted]:
         """Every process that was ever started."""
 
-    @property
-    def leader(self) -> Server:
-        """The newest process of the primary."""
+    def shard(self, node_id: str) -> int:
+        """That of a server."""
+
+    def leader(self, shard: int) -> Server:
+        """The newest process of a primary."""
+
+    def leaders(self) -> Sequence[Server]:
+        """By shard."""
+
+    def addressee(self, words: Sequence[str]) -> str:
+        """The node id of the server to which clients send a command."""
+
+    def disagree(self) -> str:
+        """What is not settled in the cluster; empty where all is, and where there is none."""
 
     def servers(self) -> Sequence[Server]:
         """Those that live."""
@@ -52,6 +66,9 @@ class RedisContext(Protocol):
 
     def write(self, server: Server, words: Sequence[str]) -> bool:
         """Commands of a client; False where the server has done none of them."""
+
+    def may_lead(self, server: Server) -> bool:
+        """Whether a replica may become primary."""
 
     def promote(self, server: Server) -> None:
         """It is primary from now on."""

@@ -10,7 +10,7 @@ from typing import Final
 from deelog_proof.simulation.common_verbs import LACKS
 from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.redis.server import DATA
-from deelog_proof.simulation.redis.verbs import SETTINGS
+from deelog_proof.simulation.redis.verbs import SETTINGS, TAGS
 from deelog_proof.simulation.script import Script
 
 FAULTS: Final[dict[str, tuple[str, ...]]] = {
@@ -20,11 +20,24 @@ FAULTS: Final[dict[str, tuple[str, ...]]] = {
     "kafka": ("kafka", "nokafka", "lose", "fence"),
     "failover": ("failover", "failover", "split"),
     "backlog": ("trim",),
+    "slots": ("move", "move", "abort"),
     "leave": ("leave",),
     "partition": ("away",),
 }
 """Kinds of faults by the name that `--faults` gives them."""
-HINDRANCES: Final = ("crash", "crash_server", "pause", "hang", "kafka", "nokafka", "lose", "fence", "away", "trim")
+HINDRANCES: Final = (
+    "crash",
+    "crash_server",
+    "pause",
+    "hang",
+    "kafka",
+    "nokafka",
+    "lose",
+    "fence",
+    "away",
+    "trim",
+    "move",
+)
 """What may go wrong while a replica becomes primary."""
 _STEPS_PER_SECOND: Final = 1500
 """About so many steps has a second of a script."""
@@ -45,13 +58,16 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
         "tombstones": chance.choice((0, 1)),
         "strategy": chance.choice((0, 1)),
     }
+    settings["shards"] = chance.choice((1, 1, 2))
+    if settings["shards"] > 1:
+        settings["servers"] = chance.choice((3, 4))
     settings["partitions"] = min(2, settings["segments"])
     seconds = steps / _STEPS_PER_SECOND
     writer = _Writer(chance, settings, seconds)
     for _ in range(int(seconds * 60)):
         writer.command(chance.uniform(0, seconds))
     allowed = chance.sample(list(faults), k=chance.randrange(1, len(faults) + 1)) if faults else []
-    kinds = [verb for name in allowed for verb in FAULTS[name]]
+    kinds = [verb for name in allowed for verb in FAULTS[name] if settings["shards"] > 1 or name != "slots"]
     for _ in range(max(2, int(seconds * chance.choice((1, 3, 6)))) if kinds else 0):
         writer.plot(kinds)
     return Script(settings, tuple(sorted(writer.events, key=lambda e: e.at)), f"seed {seed}", cache="redis")
@@ -80,10 +96,11 @@ class _Writer:
     def _words(self) -> list[str]:
         draw = self.chance
         self._values += 1
-        one, other = (f"k{draw.randrange(self.settings['keys'])}" for _ in range(2))
+        tag = f"{{{draw.choice(TAGS)}}}" if self.settings["shards"] > 1 else ""
+        one, other = (f"{tag}k{draw.randrange(self.settings['keys'])}" for _ in range(2))
         value, soon = f"v{self._values}", str(draw.choice((1, 50, 500, 3000, 1_000_000)))
         if draw.random() < 0.01:
-            return draw.choice((["FLUSHDB"], ["FLUSHALL"], ["SWAPDB", "0", "1"]))
+            return draw.choice((["FLUSHDB"], ["FLUSHALL"], ["FLUSHALL"] if tag else ["SWAPDB", "0", "1"]))
         return draw.choice(
             (
                 *[["SET", one, value]] * 4,
@@ -148,6 +165,7 @@ class _Writer:
             "kafka": self._kafka,
             "split": self._split,
             "away": self._away,
+            "move": self._move,
         }
         later = at + self.chance.choice((0.02, 0.1, 0.5, 1.5))
         if kind in faults:
@@ -164,6 +182,8 @@ class _Writer:
             self.add(later, "yeskafka", node)
         elif kind == "failover":
             self.add(at, kind, "replica")
+        elif kind == "abort":
+            self.add(at, kind, self.chance.choice(TAGS))
         elif kind == "trim":
             self.add(at, kind, self._server(), self.chance.choice((0, 30, 200)))
         elif kind == "leave":
@@ -231,6 +251,13 @@ class _Writer:
     def _kafka(self, at: float, later: float) -> None:
         self.add(at, "kafka", "off")
         self.add(later, "kafka", "on")
+
+    def _move(self, at: float, later: float) -> None:
+        """A slot moves while it is written, and may be given up."""
+        tag = self.chance.choice(TAGS)
+        self.add(at, "move", tag, f"r{self._number()}")
+        if self.chance.random() < 0.3:
+            self.add(later, "abort", tag)
 
     def _away(self, at: float, later: float) -> None:
         place = self.chance.choice(("changes", "positions")), self.chance.randrange(self.settings["partitions"])

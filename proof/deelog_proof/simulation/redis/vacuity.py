@@ -21,5 +21,6 @@ _REQUIRED: Final[Required] = (
     ("commit_fenced", 100, ("crash", "kafka", "failover")),
     ("kafka aborts", 100, ("crash", "kafka")),
     ("did restart", 100, ("crash",)),
+    ("moves ended", 100, ("slots",)),
 )
 GUARD: Final = Guard(FAULTS, _VERBS, _REQUIRED)

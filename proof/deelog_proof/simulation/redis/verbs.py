@@ -1,7 +1,7 @@
 """Scripts of Redis: settings, the arguments and effect of each verb, and whether it is a fault.
 
 Servers are `r1`, `r2`, …, the connectors beside them `c1`, `c2`, …. `primary`, `replica`, `writer` and `reader` are the
-primary, another server, and the connectors beside them, at the time.
+primary, another server, and the connectors beside them, at the time; `primary2` and so on are of the second shard.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from deelog_proof.simulation.language import Language, Settings, Verbs, numbered
 from deelog_proof.simulation.redis.beside import Beside
 from deelog_proof.simulation.redis.context import RedisContext
 from deelog_proof.simulation.redis.server import DATA, Server
+from deelog_schemas.keys import slot_of
 
 SETTINGS: Final[Settings] = {
     "servers": 2,
+    "shards": 1,
     "segments": 4,
     "partitions": 2,
     "keys": 8,
@@ -32,7 +34,9 @@ SETTINGS: Final[Settings] = {
     "seed": 0,
 }
 """Settings and their defaults; `backlog` is in bytes, `strategy` the index of `reset.strategy` in the list of its
-values."""
+values. More than one shard are a cluster, whose segments are its slots."""
+TAGS: Final = ("a", "b", "c", "d", "e", "f")
+"""Of keys in a cluster: it has the slots of these, and no others."""
 LEAST: Final[Settings] = {"acks_all": 0, "tombstones": 0, "strategy": 0, "seed": 0}
 """The least value of a setting, where it is not 1."""
 
@@ -48,7 +52,7 @@ _verb = VERBS.verb
 @_verb("command", fault=False)
 def write(cluster: RedisContext, *words: str) -> bool:
     """A client's command to the primary; several with `/` between them are one transaction."""
-    return _write(cluster, cluster.primary, words)
+    return _write(cluster, cluster.addressee(words), words)
 
 
 @_verb("server", "command", fault=False)
@@ -63,7 +67,8 @@ def failover(cluster: RedisContext, name: str) -> bool:
     if not split(cluster, name):
         return False
     for other in cluster.servers():
-        follow(cluster, other.node_id)
+        if cluster.shard(other.node_id) == cluster.shard(name):
+            follow(cluster, other.node_id)
     return True
 
 
@@ -76,7 +81,7 @@ def split(cluster: RedisContext, name: str) -> bool:
     server = _server(cluster, name)
     if server is None or server.paused or server.redis.primary is None:
         return False
-    if server.redis.stream.id != cluster.leader.redis.stream.id:
+    if not cluster.may_lead(server):
         return False
     cluster.promote(server)
     return True
@@ -86,10 +91,23 @@ def split(cluster: RedisContext, name: str) -> bool:
 def follow(cluster: RedisContext, name: str) -> bool:
     """A server becomes a replica of the primary."""
     server = _server(cluster, name)
-    if server is None or name == cluster.primary:
+    primary = cluster.primaries[cluster.shard(name)]
+    if server is None or name == primary:
         return False
-    server.now(server.follow, cluster.primary)
+    server.now(server.follow, primary)
     return True
+
+
+@_verb("tag", "server")
+def move(cluster: RedisContext, tag: str, name: str) -> bool:
+    """The slot of a tag begins to move to the shard of a server, key by key."""
+    return cluster.shards > 1 and cluster.moves.begin(slot_of(tag.encode()), cluster.shard(name))
+
+
+@_verb("tag")
+def abort(cluster: RedisContext, tag: str) -> bool:
+    """A move that has begun is given up: what has gone comes back."""
+    return cluster.moves.abort(slot_of(tag.encode()))
 
 
 @_verb("server", fault=False)
@@ -142,13 +160,21 @@ def _server(cluster: RedisContext, name: str) -> Server | None:
 
 
 def _is_server(argument: str, settings: Settings, _: Sequence[str]) -> str:
-    known = ("primary", "replica", *(f"r{number}" for number in range(1, settings["servers"] + 1)))
+    known = (*_named(("primary", "replica"), settings), *_numbered("r", settings))
     return "" if argument in known else f"{argument} is no server: they are {', '.join(known)}"
 
 
 def _is_connector(argument: str, settings: Settings, _: Sequence[str]) -> str:
-    known = ("writer", "reader", *(f"c{number}" for number in range(1, settings["servers"] + 1)))
+    known = (*_named(("writer", "reader"), settings), *_numbered("c", settings))
     return "" if argument in known else f"{argument} is no connector: they are {', '.join(known)}"
+
+
+def _named(names: Sequence[str], settings: Settings) -> list[str]:
+    return [f"{name}{shard or ''}" for shard in (0, *range(2, settings["shards"] + 1)) for name in names]
+
+
+def _numbered(kind: str, settings: Settings) -> list[str]:
+    return [f"{kind}{number}" for number in range(1, settings["servers"] + 1)]
 
 
 def _is_command(argument: str, _: Settings, __: Sequence[str]) -> str:
@@ -167,6 +193,7 @@ LANGUAGE: Final = Language(
         "connector": _is_connector,
         "command": _is_command,
         "data": one_of(DATA),
+        "tag": one_of(TAGS),
         "partition": numbered("partition"),
         "number": whole,
         "state": on_or_off,

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import permutations
 from typing import Any, Final
 
 from deelog_connector.runtime import Connector
-from deelog_proof.memory.redis_keyspace import Refused
+from deelog_proof.memory.redis_cluster import ClusterNode
+from deelog_proof.memory.redis_keyspace import Refused, Reply, Words
 from deelog_proof.memory.redis_server import Saved
 from deelog_proof.simulation.hosted import Hosted
 from deelog_proof.simulation.language import Settings
 from deelog_proof.simulation.redis.beside import Beside
 from deelog_proof.simulation.redis.checker import RedisChecker
-from deelog_proof.simulation.redis.server import HOST, Server, port_of
+from deelog_proof.simulation.redis.moves import Moves
+from deelog_proof.simulation.redis.server import HOST, Server, id_of, port_of, server_at
+from deelog_proof.simulation.redis.verbs import TAGS
 from deelog_proof.simulation.run import Run, connector_fields
 from deelog_proof.simulation.script import Script
 from deelog_schemas.config import parse
+from deelog_schemas.keys import SLOTS, slot_of
 
 _APART: Final = "/"
 """Between the commands of a transaction."""
@@ -34,15 +39,36 @@ class RedisWorld(Run[Hosted]):
         self._backlog = script.settings["backlog"]
         self._starts = Counter[str]()
         self.saved: dict[str, Saved] = {}
-        self.primary = "r1"
+        self.shards = script.settings["shards"]
+        numbers = range(1, script.settings["servers"] + 1)
+        self._known = self._cluster([f"r{number}" for number in numbers]) if self.shards > 1 else {}
+        if self._known:
+            self.segments = SLOTS
+        self.primaries = [f"r{number}" for number in range(1, self.shards + 1)]
+        self.moves = Moves(self)
         self.checker = RedisChecker(self)
         self.kafka.on_stable = self.checker.stable
-        numbers = range(1, script.settings["servers"] + 1)
         for number in numbers:
             self._serve(f"r{number}", None)
-        self.checker.leads(self.leader, "", 0)
+        for leader in self.leaders():
+            self.checker.leads(leader, "", 0)
+        self._gossip()
         for number in numbers:
             self.start(f"c{number}")
+
+    def _cluster(self, node_ids: Sequence[str]) -> dict[str, ClusterNode]:
+        """What each server knows of the cluster, and keeps when it ends."""
+        nodes = [ClusterNode(id_of(node_id), port_of(node_id)) for node_id in node_ids]
+        slots = [slot_of(tag.encode()) for tag in TAGS]
+        for number, node in enumerate(nodes):
+            node.epoch = self.shards
+            if number < self.shards:
+                node.me.slots, node.me.epoch = set(slots[number :: self.shards]), number + 1
+        for node, other in permutations(nodes, 2):
+            node.hear(other)
+        for number, node in enumerate(nodes[self.shards :]):
+            node.follow(nodes[number % self.shards].me.id)
+        return dict(zip(node_ids, nodes, strict=True))
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
@@ -54,12 +80,22 @@ class RedisWorld(Run[Hosted]):
         """Those that live."""
         return [node for node in self.living() if isinstance(node, Beside)]
 
-    @property
-    def leader(self) -> Server:
-        """The newest process of the primary."""
-        node = self.nodes[self.primary]
+    def shard(self, node_id: str) -> int:
+        """That of a server."""
+        return (int(node_id[1:]) - 1) % self.shards
+
+    def leader(self, shard: int) -> Server:
+        """The newest process of a primary."""
+        node = self.nodes[self.primaries[shard]]
         assert isinstance(node, Server)
         return node
+
+    def leaders(self) -> list[Server]:
+        """By shard."""
+        return [self.leader(shard) for shard in range(self.shards)]
+
+    def _leads(self, server: Server) -> bool:
+        return server.node_id in self.primaries
 
     def start(self, node_id: str) -> Beside:
         """A new process of a connector."""
@@ -82,15 +118,21 @@ class RedisWorld(Run[Hosted]):
         else:
             saved = {"none": None, "same": same, "saved": None, "append-only": same._replace(id="")}[data]
         server = self._serve(node_id, saved)
-        if saved is not None and node_id == self.primary:
-            self.checker.leads(server, saved.id or id_, saved.offset)
-        elif node_id == self.primary:
-            self.checker.leads(server, "", 0)
+        if self._follows(node_id) is None:
+            self.checker.leads(server, *(("", 0) if saved is None else (saved.id or id_, saved.offset)))
+
+    def _follows(self, node_id: str) -> str | None:
+        """Whom a server follows when it starts: a node of a cluster whom it followed before."""
+        known = self._known.get(node_id)
+        if known is None:
+            return None if node_id in self.primaries else self.primaries[self.shard(node_id)]
+        return server_at(known.members[known.me.follows].port) if known.me.follows else None
 
     def _serve(self, node_id: str, saved: Saved | None) -> Server:
         self._starts[node_id] += 1
-        follows = None if node_id == self.primary else self.primary
-        node = Server(self, node_id, f"{node_id}@{self._starts[node_id]}", self._backlog, saved, follows)
+        member, follows = f"{node_id}@{self._starts[node_id]}", self._follows(node_id)
+        node = Server(self, node_id, member, self._backlog, saved, follows, self._known.get(node_id))
+        node.redis.ask_other = self._ask_other
         self.nodes[node_id] = node
         self.everybody.append(node)
         self._name()
@@ -98,7 +140,44 @@ class RedisWorld(Run[Hosted]):
 
     # -- what verbs do ------------------------------------------------------------------------------------------------
 
-    def write(self, server: Server, words: Sequence[str]) -> bool:
+    def addressee(self, words: Sequence[str]) -> str:
+        """The node id of the server to which clients send a command: where its first key is."""
+        slot = slot_of(words[1].encode()) if len(words) > 1 else -1
+        return next((self.primaries[n] for n in range(self.shards) if slot in self._slots(n)), self.primaries[0])
+
+    def _slots(self, shard: int) -> set[int]:
+        return self.moves.slots_of(shard) if self._known else set()
+
+    def _ask_other(self, port: int, words: Words) -> Reply | None:
+        server = self.nodes[server_at(port)]
+        assert isinstance(server, Server)
+        if not server.alive or server.paused:
+            return None
+        (reply,) = server.loop.within(server.redis.execute_all, [words], True)
+        return reply
+
+    def _gossip(self) -> None:
+        """Servers of a cluster hear of each other."""
+        if not self._known:
+            return
+        running = [server for server in self.servers() if not server.paused]
+        for one, other in permutations(running, 2):
+            if not self.network.is_cut((one.node_id, other.node_id)):
+                other.loop.within(other.redis.hear, self._known[one.node_id])
+        self.engine.after(self.engine.stream("gossip").choice((0.02, 0.1, 0.5)), self._gossip)
+
+    def disagree(self) -> str:
+        """What is not settled in the cluster; empty where all is, and where there is none."""
+        if self.moves.under_way:
+            return f"slots move: {self.moves.under_way}"
+        for known in self._known.values():
+            for shard, leader in enumerate(self.leaders()):
+                owners = [known.owner(slot) for slot in self._slots(shard)]
+                if any(owner is None or owner.port != leader.redis.port for owner in owners):
+                    return f"{server_at(known.me.port)} knows other slots of {leader.member}"
+        return ""
+
+    def write(self, server: Server, words: Sequence[str], asking: bool = False) -> bool:
         """Commands of a client; False where the server has done none of them."""
         commands: list[list[bytes]] = [[]]
         for word in words:
@@ -106,7 +185,11 @@ class RedisWorld(Run[Hosted]):
                 commands.append([])
             else:
                 commands[-1].append(word.encode())
-        replies = server.loop.within(server.redis.execute_all, commands)
+        replies = server.loop.within(server.redis.execute_all, commands, asking)
+        kind, *to = str(replies[0]).split() if isinstance(replies[0], Refused) else [""]
+        if kind == "ASK" and not asking:
+            other = self.nodes[server_at(int(to[-1].rpartition(":")[2]))]
+            return isinstance(other, Server) and other.alive and not other.paused and self.write(other, words, True)
         done = [
             (words, reply)
             for words, reply in zip(commands, replies, strict=True)
@@ -116,11 +199,23 @@ class RedisWorld(Run[Hosted]):
             self.checker.written(server, done)
         return bool(done)
 
+    def may_lead(self, server: Server) -> bool:
+        """Whether a replica may become primary: the present one's, and in a cluster whom others would vote for."""
+        leader, known = self.leader(self.shard(server.node_id)), server.redis.cluster
+        if server.redis.stream.id != leader.redis.stream.id:
+            return False
+        if known is None or leader.redis.cluster is None:
+            return True
+        follows = known.members.get(known.me.follows)
+        return (
+            follows is not None and follows.port == leader.redis.port and follows.slots == leader.redis.cluster.me.slots
+        )
+
     def promote(self, server: Server) -> None:
         """It is primary from now on."""
         stream = server.redis.stream
         id_, offset = stream.id, stream.offset
-        self.primary = server.node_id
+        self.primaries[self.shard(server.node_id)] = server.node_id
         server.lead()
         self.checker.leads(server, id_, offset)
         self._name()
@@ -130,10 +225,13 @@ class RedisWorld(Run[Hosted]):
         self._name()
 
     def _name(self) -> None:
-        others = [server.node_id for server in self.servers() if server.node_id != self.primary]
-        self.names = {"primary": self.primary, "writer": _beside(self.primary)}
-        if others:
-            self.names |= {"replica": others[0], "reader": _beside(others[0])}
+        self.names = {}
+        for shard, primary in enumerate(self.primaries):
+            number, ids = shard + 1 if shard else "", [server.node_id for server in self.servers()]
+            others = [node_id for node_id in ids if node_id != primary and self.shard(node_id) == shard]
+            self.names |= {f"primary{number}": primary, f"writer{number}": _beside(primary)}
+            if others:
+                self.names |= {f"replica{number}": others[0], f"reader{number}": _beside(others[0])}
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -157,8 +255,9 @@ class RedisWorld(Run[Hosted]):
             if not node.alive:
                 self.restart(node_id, "same")
         for server in self.servers():
-            if server.node_id != self.primary and server.redis.primary != (HOST, port_of(self.primary)):
-                server.follow(self.primary)
+            primary = self.primaries[self.shard(server.node_id)]
+            if not self._leads(server) and server.redis.primary != (HOST, port_of(primary)):
+                server.follow(primary)
         self._peace = all(node.alive and not node.leaving for node in self.nodes.values())
         self.engine.after(0.5, self._restart_all)
 
@@ -169,9 +268,14 @@ def _beside(server: str) -> str:
 
 def _fields(settings: Settings) -> dict[str, str]:
     """The configuration of all connectors."""
-    return connector_fields(settings) | {
-        "connector.class": "deelog.RedisConnector",
-        "cache.value.format": "json",
-        "topic.creation.default.replication.factor": "1",
-        "commit.interval.ms": "10",
-    }
+    slots = {"segment.count": str(SLOTS)} if settings["shards"] > 1 else {}
+    return (
+        connector_fields(settings)
+        | slots
+        | {
+            "connector.class": "deelog.RedisConnector",
+            "cache.value.format": "json",
+            "topic.creation.default.replication.factor": "1",
+            "commit.interval.ms": "10",
+        }
+    )

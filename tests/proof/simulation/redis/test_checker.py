@@ -92,9 +92,9 @@ def test_changes_of_a_key_that_are_told_in_another_order() -> None:
     ],
 )
 def test_what_a_reset_covers(write: Write, covered: bool) -> None:
-    checker = RedisChecker(SimpleNamespace(engine=Engine(1), partitions=2, segments=4))
+    checker = RedisChecker(SimpleNamespace(engine=Engine(1), partitions=2, segments=4, shards=1))
     checker._touched[b"k"], checker._emptied = [2.0, 2.5, 2.8, 4.5], [3.2]
-    assert checker._is_covered(write, Covered({1: 50, 0: 30}, 4.0)) is covered
+    assert checker._is_covered(write, Covered({1: 50, 0: 30}, 4.0, 0)) is covered
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_with_all_replicas_nothing_is_taken_back_that_they_have() -> None:
     world, verdict = played("0.1 write SET a 1", "0.2 write SET b 1", "0.3 failover r2", "0.4 write SET a 2")
     assert topic(world) == {b"a": string("2"), b"b": string("1")}
     assert (verdict.counts["corrections"], verdict.counts["lost by servers"]) == (0, 0)
-    assert world.primary == "r2"
+    assert world.primaries == ["r2"]
     assert world.names == {"primary": "r2", "writer": "c2", "replica": "r1", "reader": "c1"}
 
 
