@@ -108,6 +108,10 @@ class Batch:
         state = ResetState(reset.reset_id, *reset.begin, reset.reason, reset.begin_offset, self.node.member)
         self.state(Kind.RESET_STATE, segment, reset.begin, reset_key(segment.number), state)
 
+    def no_reset_state(self, segment: Segment, position: Position) -> None:
+        """Removes it."""
+        self.state(Kind.RESET_STATE, segment, position, reset_key(segment.number), None)
+
     def position(self, segment: Segment, position: Position, kind: Kind = Kind.POSITION) -> None:
         """Adds the position up to which the segment is written by this transaction, and from where to read it."""
         ledger, changes, cache = segment.ledger, self.node.changes, self.node.cache

@@ -148,6 +148,8 @@ class BatchBuilder:
             if is_due or is_gone:
                 segment.renewed_at, segment.is_unread = now, False
                 batch.position(segment, segment.history[-1], Kind.POSITION_RENEWAL)
+                if segment.number in node.positions.resets:  # one that has ended, as what is gone has said
+                    batch.no_reset_state(segment, segment.history[-1])
         primaries = node.primaries.values()
         unread = any(segment.is_unread for segment in primaries)
         node.renewed_from = -math.inf if unread else min((segment.renewed_at for segment in primaries), default=now)

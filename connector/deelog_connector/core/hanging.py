@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from itertools import takewhile
+from typing import Final
 
 from deelog_connector.core.effects import (
     EndHanging,
@@ -25,6 +26,8 @@ from deelog_connector.core.state import NodeState
 from deelog_schemas.header import node_number
 from deelog_schemas.member import node_id_of
 from deelog_schemas.positions import State
+
+_MOST_DOUBLED: Final = 6
 
 
 class HangingTransactions:
@@ -60,7 +63,9 @@ class HangingTransactions:
                     waiting.add(partition)
         for segment in node.writable(working):
             asked = segment.awaited and segment.phase in (Phase.LOOK, Phase.READ)
-            if asked and node.now - segment.asked_at >= node.settings.patience:
+            # A tail may be late as well: a record that was given up may come when the next one is waited for.
+            patience = node.settings.patience * 2 ** min(segment.in_vain, _MOST_DOUBLED)
+            if asked and node.now - segment.asked_at >= patience:
                 segment.asked_at = node.now
                 self._overdue.setdefault(segment.partition, {})[segment.number] = segment.awaited, None
                 waiting.add(segment.partition)
@@ -93,10 +98,17 @@ class HangingTransactions:
             if segment is None:
                 continue
             if state is None and segment.awaited == awaited:
+                segment.in_vain += 1
                 segment.look_again()
             elif state is not None and not self._node.positions.holds(number, state):
                 segment.is_unread = True
                 self._node.renewed_from = -math.inf
+
+    def something_hides(self, partition: int) -> None:
+        """It is asked for again."""
+        for number, (_, state) in self._overdue.pop(partition, {}).items():
+            if state is not None:
+                self._unread.setdefault(number, (partition, state, self._node.now))
 
     def ended(self, effect: EndHanging) -> None:
         """It was tried. What is hidden still is looked for again."""

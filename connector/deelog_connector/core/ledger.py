@@ -90,9 +90,10 @@ class LogEnd(NamedTuple):
     """Whether that one is; else it may have been in flight, and stand behind the offset."""
 
     def vouched(self, written: int) -> bool:
-        """Whether positions may say so, now that all up to `written` is read back.
+        """Whether positions may say so, now that a look has found the log whole which held all up to `written`.
 
-        Who inherits a position of that very sequence looks for nothing: so it must be below, or not the last one.
+        Who inherits such a position looks for what is behind that sequence, and for what was below the offset. So the
+        sequence must be below, or one behind it was in that log as well: then a cut that takes it takes both.
         """
         return written >= self.sequence + (not self.is_below)
 
@@ -117,7 +118,7 @@ class Ledger:
     since_last_look: list[CommittedRun] = field(default_factory=list)
     before_last_look: list[CommittedRun] = field(default_factory=list)
     observed_end: LogEnd | None = None
-    """Of a look; becomes `next_read_from` at a later look, once all of it is read back."""
+    """Of a look; becomes `next_read_from` at a later look that vouches for it."""
     next_read_from: LogEnd | None = None
     """Becomes `read_from` once every in-sync owner holds its sequence."""
     written_at_last_look: int = -1
@@ -159,19 +160,19 @@ class Ledger:
     def looked(self, offset: int, in_flight: int, written: int) -> None:
         """The log is whole up to `offset`, its end. No sequence above `in_flight` was in any transaction so far."""
         self.before_last_look, self.since_last_look = self.since_last_look, []
-        # Whatever is below this offset was put into a transaction before now. Only the next look that finds the log
+        # Whatever is below this offset was put into a transaction before now. Only a later look that finds the log
         # whole vouches for what was in flight at this one.
-        is_next = self.next_read_from is None or not self.next_read_from.vouched(written)
-        if is_next and self.observed_end is not None and written >= self.observed_end.sequence:
+        before, end = self.written_at_last_look, LogEnd(offset, in_flight, in_flight <= self.written_at_last_look)
+        if self.next_read_from is None and self.observed_end is not None and self.observed_end.vouched(before):
             self.next_read_from, self.observed_end = self.observed_end, None
-        if self.observed_end is None:
-            self.observed_end = LogEnd(offset, in_flight, in_flight <= self.written_at_last_look)
+        if self.observed_end is None or (end.is_below and not self.observed_end.is_below):
+            self.observed_end = end
         self.written_at_last_look = written
 
     def advance(self, written: int, replicated: int, atomic_to: int, leader_epoch: int) -> None:
         """Moves `read_from` on where that is safe. `leader_epoch` is that of the last look."""
         candidate = self.next_read_from
-        if candidate is None or not candidate.vouched(written):
+        if candidate is None:
             return
         # CHECK read-from-trails: only what every in-sync owner holds lies below.
         offset = advanced_read_from(candidate[:2], written, replicated, atomic_to)

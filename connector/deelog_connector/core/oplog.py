@@ -18,6 +18,7 @@ from deelog_schemas.operation import Operation, Reason
 
 _sequence: Final = itemgetter(Operation._fields.index("sequence"))
 _size: Final = attrgetter("size")
+_last: Final = itemgetter(1)
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ class OpLog:
         self._operations: list[Operation] = []
         self.complete_from = 1
         self._merged: list[tuple[int, int]] = []
-        """In each (above, upto] operations tell of what was before earlier ones of their keys."""
+        """In each (above, upto] operations tell of what was before earlier ones of their keys. In order, and apart."""
 
     def __len__(self) -> int:
         return len(self._operations)
@@ -76,8 +77,7 @@ class OpLog:
             del self._operations[:count]
         if self.complete_from <= sequence:
             self.complete_from = sequence + 1
-        if self._merged and self._merged[0][1] <= sequence:
-            self._merged = [run for run in self._merged if run[1] > sequence]
+        del self._merged[: bisect_right(self._merged, sequence, key=_last)]
         return count
 
     def cut(self, sequence: int) -> list[Operation]:
@@ -86,7 +86,10 @@ class OpLog:
         dropped = self._operations[count:]
         self._release(dropped)
         del self._operations[count:]
-        self._merged = [(above, min(upto, sequence)) for above, upto in self._merged if above < sequence]
+        if any(above < sequence < upto for above, upto in self._merged):
+            # What is left lacks what gave way to what is dropped.
+            self.restart(sequence + 1)
+        self._merged = [run for run in self._merged if run[1] <= sequence]
         return dropped
 
     def complete_behind(self, sequence: int) -> int:
@@ -144,11 +147,11 @@ class OpLog:
         newest = (o for o in within if last[o.key] is o)
         kept += (o if first[o.key] is o else o.merged(first[o.key], reasons[o.key]) for o in newest)
         self._operations[run] = kept
-        if len(kept) < len(dropped):
-            while self._merged and self._merged[-1][1] > above:
-                low, high = self._merged.pop()
-                above, upto = min(above, low), max(upto, high)
-            self._merged.append((above, upto))
+        merged = [(first[key].sequence - 1, o.sequence) for key, o in last.items() if first[key] is not o]
+        if cleared:
+            merged.append((dropped[0].sequence - 1, dropped[cleared].sequence))
+        if merged:
+            self._merged = _apart(self._merged + merged)
         self._release(dropped)
         self._budget.operations += len(kept)
         self._budget.bytes += sum(map(_size, kept))
@@ -176,3 +179,14 @@ class OpLog:
     def _release(self, operations: Sequence[Operation]) -> None:
         self._budget.operations -= len(operations)
         self._budget.bytes -= sum(map(_size, operations))
+
+
+def _apart(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same in order, where those that overlap are one."""
+    found: list[tuple[int, int]] = []
+    for above, upto in sorted(runs):
+        if found and above < found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], upto)
+        else:
+            found.append((above, upto))
+    return found

@@ -19,7 +19,6 @@ from deelog_connector.core.snapshots import Snapshots
 from deelog_connector.core.state import NodeState
 from deelog_schemas.digest import entry_digest, format_digest
 from deelog_schemas.header import Kind, Position
-from deelog_schemas.keys import reset_key
 from deelog_schemas.operation import Entry, Reason
 
 
@@ -202,7 +201,7 @@ class Resets:
         segment.ledger.rebase(reset.begin_offset, self._node.changes.leader_epoch(segment.partition))
         segment.count_gaps(position[1])
         batch.position(segment, position)
-        batch.state(Kind.RESET_STATE, segment, position, reset_key(segment.number), None)
+        batch.no_reset_state(segment, position)
         segment.in_flight = max(segment.in_flight, position[1])
 
     # -- what came of it ------------------------------------------------------------------------------------------

@@ -189,14 +189,20 @@ class SegmentScan:
         Where the last position says that all above is behind its `read_from`, so many as it says; below, all not read.
         """
         above, most = (position.read_from_sequence, position.coalesced) if position is not None else (-1, 0)
-        low, upto, number = max(self.reset_at, behind, 0), 0, 0
+        low, upto = max(self.reset_at, behind, 0), 0
+        end = max(low, min(above, written))
         # There may be a billion below what retention has left.
-        for sequence in (*sorted(s for s in self.sequences if low < s <= written), written + 1):
-            below = max(0, min(sequence - 1, above) - low)
-            more = min(sequence - 1 - low - below, most)
-            if below + more:
-                upto, number, most = low + 1 + below + more, number + below + more, most - more
-            low = sequence
+        number = end - low - sum(low < sequence <= end for sequence in self.sequences)
+        if number:
+            upto = end + 1
+            while upto - 1 in self.sequences:
+                upto -= 1
+        if most:
+            for sequence in (*sorted(s for s in self.sequences if end < s <= written), written + 1):
+                more = min(sequence - 1 - end, most)
+                if more:
+                    upto, number, most = end + 1 + more, number + more, most - more
+                end = sequence
         return [(upto, number)] if number else []
 
     def to_find_again(self, offset: int, above: int) -> list[CommittedRun]:

@@ -85,6 +85,7 @@ class Scans:
         waiting = [s for s in self._node.primaries_of(partition) if s.marker is not None]
         (self._node.hidden.add if hidden and waiting else self._node.hidden.discard)(partition)
         if hidden:
+            self._hanging.something_hides(partition)
             return
         self._hanging.nothing_hides(partition)
         for segment in waiting:

@@ -225,6 +225,8 @@ class Segment:
     """Number of one's own claim record that is awaited on the positions topic; 0: none."""
     asked_at: float = 0.0
     """When the record of `awaited` was committed."""
+    in_vain: int = 0
+    """How many such records were given up since it was taken over last."""
     known: PositionsView = field(default_factory=PositionsView)
 
     sent: int = 0
@@ -301,7 +303,7 @@ class Segment:
         self.history = opened(self.history, epoch)
         self.owed = must_reset or self.owed or self.aborted_reset or requested
         self.reset, self.recheck, self.release_wanted, self.promoted_at = None, False, False, None
-        self.noted = Phase.IDLE
+        self.noted, self.in_vain = Phase.IDLE, 0
         self.snapshot = None
         self.ledger.forget_runs()
         self.victims, self.atomic_to = frozenset(), 0

@@ -212,6 +212,8 @@ class NodeState:
         segment.reset, segment.owed, segment.marker, segment.snapshot = None, None, None, None
         segment.release_wanted = False
         self.primaries.pop(number, None)
+        if not any(other.marker is not None for other in self.primaries_of(segment.partition)):
+            self.hidden.discard(segment.partition)  # nobody looks there any more
 
     def next_number(self) -> int:
         """A number that this member has not used: for control records, claims and resets."""

@@ -333,6 +333,7 @@ class Takeover:
         # would hold keys for ever whose rows that one left out.
         ledger.base_offset = max(ledger.base_offset, *scan.complete_resets.values(), -1)
         segment.written = segment.sent = segment.in_flight = written
+        segment.in_vain = 0
         self._node.counts.pruned += segment.log.prune(written)
         self._tell_stream(segment, written)
         # CHECK coalesce-acked: what gave way before this takeover leaves a run that is one transaction after it, too.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from deelog_connector.cache_side import StreamSide
 from deelog_connector.core.effects import (
@@ -70,6 +71,13 @@ class _Unread:
 
     offset: int
     seconds: float = SCAN_SECONDS
+
+
+class _Open(NamedTuple):
+    """The first record behind the last stable offset of a partition, if there is one, and the end of all records."""
+
+    first: InRecord | None
+    end: float
 
 
 def ask_stream(stream: StreamSide, effect: Effect) -> None:
@@ -205,30 +213,31 @@ class Executor:
         self._context.wake()
 
     async def _find_hanging(self, effect: FindHanging) -> None:
-        found, told = await self._first_behind(effect.partition)
-        still = found
-        if found:
+        looks = [await self._open_on(topic, partition) for topic, partition in self._clients.places(effect.partition)]
+        if any(look is not None and look.first is not None for look in looks):
             await asyncio.sleep(HANGING_SECONDS)
-            still, told = await self._first_behind(effect.partition)
-        transactions = [self._hanging(first) for place, first in found.items() if place in still]
-        hidden = bool(still) or not told
-        self._core.hanging_found(effect.partition, [each for each in transactions if each is not None], hidden)
+        found, hidden = list[Hanging | HangingAbort | None](), False
+        for (topic, partition), before in zip(self._clients.places(effect.partition), looks, strict=True):
+            now = before if before is None or before.first is None else await self._open_on(topic, partition)
+            if now is None or before is None or before.first is None:
+                hidden |= now is None
+            elif now.first is not None:
+                # A transaction that began since the first look hides nothing that anybody waited for then.
+                hidden |= now.first.offset < before.end
+                if before.first.offset == now.first.offset:
+                    found.append(self._hanging(now.first))
+        self._core.hanging_found(effect.partition, [each for each in found if each is not None], hidden)
         self._context.wake()
 
-    async def _first_behind(self, partition: int) -> tuple[dict[tuple[str, int], InRecord], bool]:
-        """The first record behind the last stable offset, of each topic that has one, by topic and offset.
-
-        And whether both could be asked.
-        """
-        found, told = {}, True
-        for topic, _ in self._clients.places(partition):
-            try:
-                if (first := await self._clients.brokers.hanging(topic, partition)) is not None:
-                    found[topic, first.offset] = first
-            except (KafkaUnusable, ConfigError) as error:
-                log.warning("%s", error)
-                told = False
-        return found, told
+    async def _open_on(self, topic: str, partition: int) -> _Open | None:
+        """What is open there now; None: Kafka does not say."""
+        try:
+            first = await self._clients.brokers.hanging(topic, partition)
+            ends = [] if first is None else await self._clients.brokers.ends(topic, [partition], committed=False)
+            return _Open(first, ends[0].offset if ends else math.inf)
+        except (KafkaUnusable, ConfigError) as error:
+            log.warning("%s", error)
+            return None
 
     def _hanging(self, first: InRecord) -> Hanging | HangingAbort | None:
         topics = self._clients.config.topics

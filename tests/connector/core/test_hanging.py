@@ -16,12 +16,23 @@ from deelog_connector.core.effects import (
 )
 from deelog_connector.core.hanging import HangingTransactions
 from deelog_connector.core.scan import SegmentScan
+from deelog_connector.core.scans import Scans
 from deelog_connector.core.segment import Phase, PositionsView
 from deelog_connector.core.state import NodeState
 from deelog_schemas.header import Kind, node_number
 from deelog_schemas.keys import partition_of
-from deelog_schemas.positions import ClaimState, PositionState, ReleaseState, ResetState, State, StateRecord
+from deelog_schemas.positions import (
+    ClaimState,
+    PositionState,
+    ReleaseState,
+    ResetState,
+    State,
+    StateRecord,
+    decode_state,
+)
+from deelog_schemas.records import ON_POSITIONS, decode
 from tests.connector.core.builders import MEMBER, claimed, node, operation, primary
+from tests.connector.world import PARTITIONS, POSITIONS, SEGMENTS, World, key_of, started
 
 OLD, NEWER, OTHER = "n1@1", "n2@1", "n3@1"
 
@@ -234,3 +245,69 @@ def test_a_writer_is_known_from_what_either_topic_has_or_had() -> None:
     position = PositionState(6, 1, 0, 0, 0, 0, -1, 0, "id", OTHER)
     state.positions.apply(StateRecord("position", 0, "", position))
     assert found(state, first(node=OTHER)) == ends(0, "n3")
+
+
+def test_a_position_that_is_hidden_is_looked_for_until_nothing_hides_it() -> None:
+    state = node(patience=10.0)
+    segment = primary(state, 0)
+    hanging = HangingTransactions(state)
+    scans = Scans(state, hanging)
+    position = PositionState(1, 5, 0, 0, 0, 0, -1, 0, "t", MEMBER)
+    hanging.committed([StateItem(Kind.POSITION, 0, 0, (1, 5), b"", position)])
+    for moment in (10.0, 20.0, 30.0):
+        state.now = moment
+        hanging.lose_patience(state.working())
+        assert state.take_outbox() == [FindHanging(0)]
+        scans.hanging_found(0, [], moment < 30.0)
+        assert segment.is_unread is (moment == 30.0)
+    state.now = 60.0
+    hanging.lose_patience(state.working())
+    assert state.outbox == []
+
+
+def test_who_reads_late_waits_longer_each_time() -> None:
+    """Its tail is two seconds behind, and it gives a record up after one."""
+    world, (old, new) = started()
+    world.put(key_of(0), b"a")
+    world.settle()
+    world.crash(old)
+    late: list[tuple[float, StateRecord]] = []
+
+    def follow() -> bool:
+        for partition, start in new.tails.items():
+            log = world.broker.logs[POSITIONS, partition]
+            for raw in log.read(start, len(log.slots))[0]:
+                record = decode(*raw, ON_POSITIONS)
+                late.append((world.now + 2.0, decode_state(record.key, record.value, record.header.kind)))
+                new.tails[partition] = raw.offset + 1
+        while late and late[0][0] <= world.now:
+            new.core.state_read(late.pop(0)[1])
+        return False
+
+    new.follow = follow  # type: ignore[method-assign]
+    world.own_all(new)
+    for _ in range(300):
+        world.now += 0.1
+        new.step()
+    assert new.core.phase(0) == "writing"
+
+
+def test_a_partition_where_nobody_waits_any_more_counts_as_hidden_no_more() -> None:
+    """Its other segments' turns to be reset come."""
+    world = World(2, interval=60.0)
+    n0, n1 = world.nodes.values()
+    world.own_all(n0, n1)
+    world.settle()
+    n0.core.promote(0, 99)
+    world.now += 0.1
+    n0.step(hang=True)
+    n0.finish()
+    n0.core.hanging_found(0, [], True)
+    n0.core.demote(0)
+    world.primary.pop(0)
+    for _ in range(200):
+        world.now += 1.0
+        n0.step()
+    others = [segment for segment in range(1, SEGMENTS) if partition_of(segment, PARTITIONS, SEGMENTS) == 0]
+    assert others
+    assert all("interval" in world.reader(segment).resets for segment in others)

@@ -61,17 +61,21 @@ def test_a_run_is_verified_by_the_second_look() -> None:
     assert ledger.unverified == []
 
 
-def test_the_end_of_a_look_counts_at_the_next_one_once_all_below_it_is_read_back() -> None:
+def test_the_end_of_a_look_counts_once_another_one_found_the_log_whole_that_held_more() -> None:
     ledger = Ledger()
     ledger.looked(10, 4, 3)
-    first, second = LogEnd(10, 4, is_below=False), LogEnd(14, 6, is_below=False)
+    first, second = LogEnd(10, 4, is_below=False), LogEnd(15, 9, is_below=False)
     assert (ledger.observed_end, ledger.next_read_from) == (first, None)
     ledger.looked(12, 5, 3)  # sequence 4 is still in flight: the end stays
     assert (ledger.observed_end, ledger.next_read_from) == (first, None)
-    ledger.looked(14, 6, 4)
+    ledger.looked(13, 6, 4)  # it may be the last one that is left if the log is cut now
+    assert (ledger.observed_end, ledger.next_read_from) == (first, None)
+    ledger.looked(14, 7, 5)  # what is behind it was read back, and may have been cut before this look
+    assert (ledger.observed_end, ledger.next_read_from) == (first, None)
+    ledger.looked(15, 9, 9)
     assert (ledger.observed_end, ledger.next_read_from) == (second, first)
     ledger.looked(20, 9, 9)  # one after the other
-    assert (ledger.observed_end, ledger.next_read_from) == (second, first)
+    assert (ledger.observed_end, ledger.next_read_from) == (LogEnd(20, 9), first)
     ledger.advance(9, 9, 0, 0)
     assert (ledger.read_from, ledger.read_from_sequence) == (10, 4)
 
@@ -80,26 +84,15 @@ def test_what_was_in_flight_at_a_look_is_below_the_end_of_the_second_look_after_
     ledger = Ledger()
     ledger.looked(10, 4, 3)
     ledger.looked(10, 4, 4)  # the log may have been looked at before it was read back
-    ledger.advance(4, 4, 0, 0)
-    assert ledger.read_from == -1  # a position of 4 would say that nothing is to be found above it
+    assert ledger.observed_end == LogEnd(10, 4, is_below=False)
     ledger.looked(11, 4, 4)
-    assert ledger.next_read_from == LogEnd(10, 4, is_below=False)
+    assert (ledger.observed_end, ledger.next_read_from) == (LogEnd(11, 4), None)
     ledger.looked(12, 4, 4)
-    assert ledger.next_read_from == LogEnd(11, 4)
+    assert (ledger.observed_end, ledger.next_read_from) == (LogEnd(12, 4), LogEnd(11, 4))
     ledger.looked(13, 4, 4)
     assert ledger.next_read_from == LogEnd(11, 4)
     ledger.advance(4, 4, 0, 0)
     assert (ledger.read_from, ledger.read_from_sequence) == (11, 4)
-
-
-def test_an_end_in_front_of_what_was_in_flight_counts_once_there_is_more_to_find() -> None:
-    ledger = Ledger()
-    ledger.looked(10, 4, 3)
-    ledger.looked(12, 5, 4)
-    ledger.advance(4, 5, 0, 0)
-    assert ledger.read_from == -1
-    ledger.advance(5, 5, 0, 0)
-    assert (ledger.read_from, ledger.read_from_sequence) == (10, 4)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +123,7 @@ def test_read_from_moves_where_everybody_holds_what_is_below(
 def looked_at() -> Ledger:
     """A ledger with an observed end, the next `read_from`, and two unverified runs."""
     ledger = Ledger(read_from=3, read_from_sequence=2, base_offset=1)
+    ledger.looked(9, 4, 4)
     ledger.looked(10, 4, 4)
     ledger.committed(CommittedRun(5, 5, 1, 10))
     ledger.looked(11, 5, 5)

@@ -342,9 +342,10 @@ def two_partitions() -> tuple[NodeState, LogWatch, Segment, Segment]:
 
 def test_a_look_at_the_end_is_one_for_the_segments_of_the_partition() -> None:
     _, watch, here, there = two_partitions()
+    assert watch.end_read(0, 11, 1) == []
     here.in_flight = 6
     assert watch.end_read(0, 12, 1) == []
-    assert here.ledger.next_read_from == LogEnd(10, 4, is_below=False)
+    assert here.ledger.next_read_from == LogEnd(11, 4)
     assert here.ledger.observed_end == LogEnd(12, 6, is_below=False)
     assert there.ledger.next_read_from is None
 

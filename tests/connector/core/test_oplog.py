@@ -108,11 +108,18 @@ def test_a_coalesced_operation_says_what_was_there_before_the_first_one() -> Non
 @pytest.mark.parametrize(
     ("change", "complete"),
     [
-        (lambda log: None, [1, 1, 6, 6, 6, 1, 1]),
-        (lambda log: log.coalesce(3, 6), [1, 1, 7, 7, 7, 7, 1]),  # one run
-        (lambda log: log.coalesce(5, 6), [1, 1, 6, 6, 6, 1, 1]),  # nothing gave way
+        (lambda log: None, [1, 1, 5, 5, 1, 1, 1]),  # up to the one that others gave way to
+        (lambda log: log.coalesce(3, 6), [1, 1, 5, 5, 1, 7, 1]),  # two runs
+        (lambda log: log.coalesce(5, 6), [1, 1, 5, 5, 1, 1, 1]),  # nothing gave way
+        (lambda log: (log.append(operation(8, b"a")), log.coalesce(3, 8)), [1, 1, *[9] * 5]),  # one over the other
+        (
+            lambda log: (log.append(operation(8)._replace(reason=Reason.CLEAR)), log.coalesce(5, 8)),
+            [1, 1, 5, 5, 1, 1, 9],
+        ),
+        (lambda log: log.prune(3), [4, 4, 5, 5, 4, 4, 4]),
         (lambda log: log.prune(5), [6] * 7),
-        (lambda log: log.cut(3), [1, 1, 4, 1, 1, 1, 1]),
+        (lambda log: log.cut(4), [1, 1, 5, 5, 1, 1, 1]),
+        (lambda log: log.cut(3), [4] * 7),  # what gave way to 4 is gone with it
         (lambda log: log.restart(1), [1] * 7),
     ],
 )

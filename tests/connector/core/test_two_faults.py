@@ -229,12 +229,17 @@ def gave_way_at_the_second() -> tuple[World, Node, Node, Node]:
     return world, n0, n1, n2
 
 
-def a_run_that_takes_two_transactions() -> tuple[World, Node, Node]:
-    """At the second node, which owns all, and has not written it; the first one has all that gave way."""
+def a_run_that_takes_two_transactions(before: int = 0) -> tuple[World, Node, Node]:
+    """At the second node, which owns all, and has not written it; the first one has all that gave way.
+
+    `before` it, as many others.
+    """
     world = World(2, batch=2)
     n0, n1 = world.nodes.values()
     world.own_all(n1, n0)
     world.settle()
+    for number in range(1, before + 1):
+        world.put(key_of(0, number), b"before")
     coalesced(world, n1)
     return world, n0, n1
 
@@ -357,9 +362,10 @@ def test_an_epoch_in_which_nothing_was_written_is_not_missed() -> None:
     assert taken_over(world, n1, n2) == ["initial"]
 
 
-def test_a_run_of_which_another_owner_has_written_a_part_is_given_up() -> None:
-    """Its operations tell of what was before others that are in Kafka by now."""
-    world, n0, n1 = a_run_that_takes_two_transactions()
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_run_of_which_another_owner_has_written_a_part_is_given_up(before: int) -> None:
+    """Its operations tell of what was before others that are in Kafka by now; of what came before it they do not."""
+    world, n0, n1 = a_run_that_takes_two_transactions(before)
     world.own(0, n0, n1)
     until(world, n0, "writing")
     n0.step()  # two operations
@@ -368,7 +374,32 @@ def test_a_run_of_which_another_owner_has_written_a_part_is_given_up() -> None:
     world.own(0, n1)
     world.settle(n1)
     world.check()
+    assert world.reader(0).resets == ["initial", *(["hole"] if before == 0 else [])]
+
+
+def test_what_gave_way_to_an_operation_that_is_cut_off_is_missed() -> None:
+    """Who lacked it is elected, and cuts it off the op log of another node, which owns the segment next."""
+    world, n0, n1, n2 = three()
+    world.own(0, n0, n1)
+    world.settle(n0, n1)
+    n2.core.adopt(0, n0.core.history(0))
+    n0.core.paused = True
+    for number, (value, is_lagging) in enumerate(((b"first", True), (b"a", True), (b"b", False), (b"last", False))):
+        operation = world.put(key_of(0, number % 3), value)
+        if is_lagging:
+            n2.core.apply(0, operation)
+            n2.take(operation)
+    assert n0.core.coalesce(0) == 1
+    world.crash(n1)
+    world.own(0, n2, n0)
+    world.catch_up(0, n0)
+    world.crash(n2)
+    n0.core.paused = False
+    world.own(0, n0)
+    world.settle(n0)
+    world.check()
     assert world.reader(0).resets == ["initial", "hole"]
+    assert derived(world, 0) == held(n0, 0)
 
 
 @pytest.mark.parametrize("is_cut", [True, False])
@@ -399,6 +430,33 @@ def test_what_gave_way_at_an_owner_that_wrote_beyond_what_is_known_is_not_missed
     assert taken_over(world, n1, n2) == ["initial"]
 
 
+def test_what_was_in_flight_at_a_look_is_missed_though_another_one_follows_that_the_cut_has_not_taken() -> None:
+    """It stands at the very offset from which on the next owner is to read."""
+    world, n0, n1, _ = three()
+    log = partition_log(world, 0)
+
+    def write(value: bytes) -> None:
+        world.put(key_of(0, 2), value)
+        world.settle()
+
+    for value in (b"1", b"2", b"3"):
+        n0.core.end_read(0, log.end, 0)
+        write(value)
+    end = log.end
+    world.put(key_of(0, 1), b"in flight")
+    world.now += 0.1
+    effects = n0.core.poll(world.now, int(world.now * 1e6))
+    n0.core.end_read(0, end, 0)
+    for effect in effects:
+        n0.carry_out(effect, False)
+    world.settle()
+    n0.core.end_read(0, log.end, 0)
+    cut_away(world, b"in flight")
+    for value in (b"4", b"5", b"6"):
+        write(value)
+    assert taken_over(world, n0, n1) == ["initial", "truncated"]
+
+
 @pytest.mark.parametrize("what", ["claim", "position"])
 def test_what_is_cut_off_the_positions_before_it_was_read_is_written_again(what: str) -> None:
     world, (old, new) = started()
@@ -424,6 +482,26 @@ def test_what_is_cut_off_the_positions_before_it_was_read_is_written_again(what:
         world.now += 0.1
         node.step()
     assert node.core.phase(0) == ("writing" if what == "claim" else "released")
+
+
+def test_a_reset_whose_end_is_cut_off_the_positions_alone_is_not_done_again() -> None:
+    world, (old, new) = started()
+    world.put(key_of(0), b"a")
+    world.settle()
+    log = world.broker.logs[POSITIONS, 0]
+    old.core.ask_reset(0, "signal")
+    until(world, old, "rows")
+    follow, before = Node.follow, len(log.slots)
+    old.follow = lambda: False  # type: ignore[method-assign]
+    until(world, old, "writing")
+    world.broker.truncate(POSITIONS, 0, len(log.slots) - before)
+    old.follow = lambda: follow(old)  # type: ignore[method-assign]
+    for _ in range(30):
+        world.now += 0.1
+        old.step()
+    world.fail_over(old, new)
+    world.settle(new)
+    assert world.reader(0).resets == ["initial", "signal"]
 
 
 @pytest.mark.parametrize("cause", ["another leader", "a lost session"])

@@ -175,6 +175,7 @@ class Brokers:
 
     def __init__(self) -> None:
         self.firsts: dict[str, list[InRecord | Exception | None]] = {}
+        self.end: int | None = 9
         self.asked: list[PartitionEnd] = []
         self.cut: list[PartitionEnd] = []
 
@@ -182,6 +183,10 @@ class Brokers:
         assert topic == "p.c"
         self.asked.append(end)
         return end not in self.cut
+
+    async def ends(self, topic: str, partitions: Iterable[int], committed: bool) -> list[PartitionEnd]:
+        assert not committed
+        return [] if self.end is None else [PartitionEnd(partition, self.end, 0) for partition in partitions]
 
     async def hanging(self, topic: str, partition: int) -> InRecord | None:
         assert partition == 3
@@ -498,6 +503,28 @@ def test_what_hides_records_is_looked_for_on_both_topics(monkeypatch: pytest.Mon
             firsts |= {"p.c": list(of_changes), "p.c.positions": [hidden]}
             world.woken.clear()
             assert (await world.after(FindHanging(3)))[-1] == ("hanging_found", 3, found, True)
+
+    of_a(test)
+
+
+@pytest.mark.parametrize(
+    ("later", "end", "hides"),
+    [
+        (SCANNED._replace(offset=6), 7, True),  # both were open at the first look
+        (SCANNED._replace(offset=7), 7, False),  # what was written before it began can be read
+        (SCANNED._replace(offset=6), None, True),  # where the log ended is not known
+        (KafkaUnavailable("no answer"), 7, True),
+    ],
+)
+def test_what_began_since_hides_nothing_that_was_written_before(
+    later: InRecord | Exception, end: int | None, hides: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HANGING_SECONDS", 0.01)
+
+    async def test(world: World) -> None:
+        brokers = world.clients.brokers
+        brokers.firsts, brokers.end = {"p.c": [SCANNED, later]}, end
+        assert await world.after(FindHanging(3)) == [("hanging_found", 3, [], hides)]
 
     of_a(test)
 
