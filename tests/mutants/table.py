@@ -1217,7 +1217,7 @@ RESETS: Final = (
         "truncation-noticed",
         "what was in flight at a look is cut away behind the next one, at the very offset where reading begins",
         (Edit(LEDGER, "self.observed_end.vouched(before)", "self.observed_end.vouched(written)"),),
-        detector="pytest tests/connector/core/test_two_faults.py -k in_flight_at_a_look",
+        detector="pytest tests/connector/core/test_ledger.py -k found_the_log_whole",
         because=RARE,
     ),
     Mutant(
