@@ -101,6 +101,8 @@ class Capture(StreamSide):
         """What the stream has not reached yet."""
         self._heard_at = 0
         """The offset of the last answer."""
+        self._shed_from = 0
+        """Of as many changes held on it is tried again what may be dropped: to look at all takes long."""
         self.shed = 0
         """How often a segment was dropped that another connector writes, since too much was held."""
         self._warn_at = 1
@@ -161,7 +163,7 @@ class Capture(StreamSide):
 
     # -- what was read --------------------------------------------------------------------------------------------
 
-    def fed(self, commands: Iterable[tuple[Arguments, int]], ts_us: int) -> None:
+    def fed(self, commands: Sequence[tuple[Arguments, int]], ts_us: int) -> None:
         """The next commands of the stream."""
         self.tape.feed(commands, ts_us)
         if self.tape.unknown:
@@ -175,10 +177,11 @@ class Capture(StreamSide):
 
     def _shed(self) -> None:
         """Where too much is held, segments that others write give way: if they become this one's, they are reset."""
-        most = self.sink.budget.max_operations
-        if self.tape.length() < most:
+        most, others = self.sink.budget.max_operations, self.view.follows | self.outranked
+        if not others or self.tape.length() < max(most, self._shed_from):
             return
-        self.shed += self.tape.shed(self.view.follows | self.outranked, most // 2)
+        self.shed += self.tape.shed(others, most // 2)
+        self._shed_from = self.tape.length() + most // 2
         if self.shed >= self._warn_at:
             self._warn_at = 10 * self.shed
             log.warning(

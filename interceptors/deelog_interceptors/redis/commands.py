@@ -156,12 +156,23 @@ def _restore(given: Given) -> Sequence[Change]:
     return (Touched(given[1], b"REPLACE" not in set(map(_word, given[4:])), arrived=arrived),)
 
 
-def _store(given: Given) -> Sequence[Change]:
-    """The key behind STORE or STOREDIST, if there is one: the last one counts."""
-    for at in range(len(given) - 2, 1, -1):
-        if _word(given[at]) in (b"STORE", b"STOREDIST"):
-            return (Touched(given[at + 1]),)
-    return ()
+def _store(begin: int, **skipped: int) -> Rule:
+    """The key behind STORE or STOREDIST, if there is one: the last one counts. It may have an option's name.
+
+    Options begin at that place; behind some of them come so many arguments.
+    """
+
+    def rule(given: Given) -> Sequence[Change]:
+        found, at = list[Change](), begin
+        while at < len(given):
+            option = _word(given[at])
+            if option in (b"STORE", b"STOREDIST") and at + 1 < len(given):
+                found = [Touched(given[at + 1])]
+                at += 1
+            at += 1 + skipped.get(option.decode("latin-1"), 0)
+        return found
+
+    return rule
 
 
 def _counted(place: int) -> Rule:
@@ -249,7 +260,9 @@ _TABLE: Final[Sequence[tuple[str, Rule, str]]] = (
     ("COPY", _to(False, 2, unless=b"REPLACE"), f"{_IMAGE} of the second key; it is new without REPLACE"),
     ("MOVE", _move, f"{_GONE} in one database, {_IMAGE} in the other{_NEW}"),
     ("RESTORE RESTORE-ASKING", _restore, f"{_IMAGE}; the key is new without REPLACE"),
-    ("SORT GEORADIUS GEORADIUSBYMEMBER", _store, f"{_IMAGE} of the key behind STORE or STOREDIST"),
+    ("SORT", _store(2, BY=1, GET=1, LIMIT=2), f"{_IMAGE} of the key behind STORE"),
+    ("GEORADIUS", _store(6, COUNT=1), f"{_IMAGE} of the key behind STORE or STOREDIST"),
+    ("GEORADIUSBYMEMBER", _store(5, COUNT=1), f"{_IMAGE} of the key behind STORE or STOREDIST"),
     ("FLUSHDB", _cleared(False), "a clear of its database"),
     ("FLUSHALL", _cleared(True), "a clear"),
     ("SWAPDB", _swapped, "a reset, where one of the two databases is captured"),
@@ -257,6 +270,7 @@ _TABLE: Final[Sequence[tuple[str, Rule, str]]] = (
     ("XACK XAUTOCLAIM XCLAIM XREADGROUP", _nothing, "nothing: what a group has read is no part of the entry"),
     ("MIGRATE", _nothing, "nothing: what it takes away comes as DEL"),
     ("FUNCTION PUBLISH SPUBLISH", _nothing, "nothing: they change no entry"),
+    ("TRIMSLOTS", _nothing, "nothing: whose a slot is, the server is asked"),
     (
         "CLUSTER",
         _cluster,

@@ -8,6 +8,7 @@ keys are read as they are needed.
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,8 +31,8 @@ ANSWER_SECONDS: Final = 10.0
 """How long a server may take to let a link attach."""
 SILENCE_SECONDS: Final = 60.0
 """A server pings its replicas every `repl-ping-replica-period` seconds, ten by default."""
-_LATER: Final = ("LOADING", "NOMASTERLINK", "MASTERDOWN", "BUSY", "TRYAGAIN")
-"""Refusals that end by themselves."""
+_LATER: Final = re.compile("(LOADING|NOMASTERLINK|MASTERDOWN|BUSY|TRYAGAIN) |ERR max number of clients")
+"""How refusals begin that end by themselves."""
 
 
 class LinkError(DeelogError):
@@ -223,15 +224,14 @@ def broken(what: str, error: Exception) -> DeelogError:
 
 def refusal(what: str, error: object) -> DeelogError:
     """What a question's error means: `LinkLost` where it ends by itself, else `LinkError`."""
-    kind = LinkLost if str(error).partition(" ")[0] in _LATER else LinkError
+    kind = LinkLost if _LATER.match(str(error)) else LinkError
     return kind(f"{what}: {error}")
 
 
 def _refusal(command: str, text: str, user: str) -> DeelogError:
-    word = text.partition(" ")[0]
-    if word in _LATER:
+    if _LATER.match(text):
         return LinkLost(text)
-    match word:
+    match text.partition(" ")[0]:
         case "NOAUTH":
             return LinkError(f"the server asks for a password: set redis.password, and redis.username ({text})")
         case "WRONGPASS":

@@ -545,7 +545,9 @@ class RedisNode:
     async def _read_rows(self, resets: dict[int, str]) -> None:
         capture = self.capture
         tape = capture.tape
-        found = await reading.keys_of(self._client, resets.keys(), self._segments, self.values, self._cluster)
+        found = await reading.keys_of(
+            self._client, resets.keys(), self._segments, self.values, self._cluster, between=self._read_changes
+        )
         name, listed = await reading.place(self._client)
         self._check(tape, name)
         for together in reading.batches(found):

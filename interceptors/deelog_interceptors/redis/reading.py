@@ -6,7 +6,7 @@ which tells of which stream: the server may have been started anew.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple
@@ -30,7 +30,7 @@ MOST_KEYS: Final = 128
 _MOST_LISTED: Final = 1 << 18
 """Keys that are listed in one pass, if that takes no more than `_MOST_PASSES` for all segments."""
 _MOST_PASSES: Final = 16
-_LONG: Final = b""
+_LONG: Final = b"\0longer than max.entry.bytes"
 """In the place of an argument that was too long to be kept; as a key it says nothing."""
 _PLACE: Final = ((b"ROLE",), (b"INFO", b"replication"))
 _OVERHEAD: Final = 32
@@ -69,13 +69,12 @@ async def read(client: Client, keys: Sequence[bytes], values: Values, cluster: b
         elif refused is not None:
             raise refusal("the server does not say of what type and how large an entry is", refused)
         else:
-            too_large = (size or 0) > values.most * (_OVERHEAD_OF_STRINGS if kind == b"string" else _OVERHEAD)
+            too_large = _is_too_large(kind, size, values)
             total += 0 if too_large else size or 0
             if groups and total > _MOST_BYTES:
                 found.changed.append(key)
             else:
-                reads = None if too_large else READS.get(kind)
-                look = _Look(key, kind, (b"EXISTS", key) if reads is None else reads(key))
+                look = _Look(key, kind, _commands(key, kind, too_large))
                 groups.setdefault(slot_of(key) if cluster else 0, []).append(look)
     for looked, replies in zip(groups.values(), await _together(client, _reads(groups.values())), strict=True):
         if replies is None:
@@ -85,29 +84,49 @@ async def read(client: Client, keys: Sequence[bytes], values: Values, cluster: b
         if found.id not in ("", id_of(info)):
             raise LinkLost("the server goes on with another stream")
         found.id, offset = id_of(info), offset_of(role)
-        for (key, kind, _), content, expiry in zip(looked, contents[::2], contents[1::2], strict=True):
+        left = iter(contents)
+        for key, kind, commands in looked:
+            content, *size, expiry = islice(left, len(commands) + 1)
+            value = None
             if isinstance(content, hiredis.ReplyError) or (content == 1 and kind == b"none"):
                 found.changed.append(key)
                 continue
-            value = None
-            if expiry != -2:  # else there is no such key; a stream without items is an entry
-                # What was not read is too large, or of a module's type.
-                value = values.too_large(kind) if content == 1 else values.entry(key, kind, content)
+            if expiry != -2 and size:
+                if content != kind or (kind in READS and not _is_too_large(kind, size[0], values)):
+                    found.changed.append(key)
+                    continue
+                value = values.too_large(kind)
+            elif expiry != -2:  # else there is no such key; a stream without items is an entry
+                value = values.entry(key, kind, content)
             found.images.append(Image(key, value, expiry if expiry >= 0 else None, offset))
     return found
 
 
+def _is_too_large(kind: bytes, size: int | None, values: Values) -> bool:
+    """Whether an entry that takes so much memory is not read."""
+    return (size or 0) > values.most * (_OVERHEAD_OF_STRINGS if kind == b"string" else _OVERHEAD)
+
+
+def _commands(key: bytes, kind: bytes, too_large: bool) -> Sequence[Sequence[bytes]]:
+    """What tells of an entry. Of one that is not read, being too large or of a module's type, that it is so still."""
+    if kind == b"none":
+        return ((b"EXISTS", key),)
+    if too_large or kind not in READS:
+        return (b"TYPE", key), (b"MEMORY", b"USAGE", key)
+    return (READS[kind](key),)
+
+
 class _Look(NamedTuple):
-    """Of what type an entry is, and the command that reads it."""
+    """Of what type an entry is, and the commands that tell of it."""
 
     key: bytes
     kind: bytes
-    command: Sequence[bytes]
+    commands: Sequence[Sequence[bytes]]
 
 
 def _reads(groups: Iterable[Sequence[_Look]]) -> list[list[Sequence[bytes]]]:
-    """By group the commands that read its entries, two for each."""
-    return [[each for look in looked for each in (look.command, (b"PEXPIRETIME", look.key))] for looked in groups]
+    """By group the commands that read its entries."""
+    return [[each for look in looked for each in (*look.commands, (b"PEXPIRETIME", look.key))] for looked in groups]
 
 
 async def place(client: Client) -> tuple[str, int]:
@@ -154,18 +173,26 @@ def is_elsewhere(error: hiredis.ReplyError) -> bool:
 
 
 async def keys_of(
-    client: Client, segments: Collection[int], count: int, values: Values, cluster: bool = False
+    client: Client,
+    segments: Collection[int],
+    count: int,
+    values: Values,
+    cluster: bool = False,
+    *,
+    between: Callable[[], Awaitable[object]] | None = None,
 ) -> dict[int, list[bytes]]:
     """The keys of these segments, of `count`, that are captured. Each that is there throughout is listed.
 
     By SCAN, in one pass; in a cluster slot by slot. Where there are too many keys for one pass, those of the first
-    segments: ask again for the others.
+    segments: ask again for the others. `between` is called behind each answer, and may ask by the same client.
     """
     if cluster:
-        return await _keys_of_slots(client, segments, values)
+        return await _keys_of_slots(client, segments, values, between)
     found: dict[int, dict[bytes, None]] = {segment: {} for segment in segments}
     least = -(-count // _MOST_PASSES)
     async for keys in _scanned(client):
+        if between is not None:
+            await between()
         for key in keys:
             segment = segment_of(key, count)
             if segment in found and values.accepts(key):
@@ -176,10 +203,14 @@ async def keys_of(
     return {segment: list(keys) for segment, keys in found.items()}
 
 
-async def _keys_of_slots(client: Client, slots: Iterable[int], values: Values) -> dict[int, list[bytes]]:
+async def _keys_of_slots(
+    client: Client, slots: Iterable[int], values: Values, between: Callable[[], Awaitable[object]] | None
+) -> dict[int, list[bytes]]:
     found: dict[int, list[bytes]] = {}
     limits = dict.fromkeys(slots, 128)
     while limits:
+        if between is not None:
+            await between()
         asked = [(b"CLUSTER", b"GETKEYSINSLOT", b"%d" % slot, b"%d" % limit) for slot, limit in limits.items()]
         for (slot, limit), keys in zip(list(limits.items()), await client.ask(asked), strict=True):
             if isinstance(keys, hiredis.ReplyError):
@@ -210,6 +241,10 @@ async def keys_written(client: Client, commands: Sequence[Sequence[bytes | Omitt
     asked = [[word if isinstance(word, bytes) else _LONG for word in command] for command in commands]
     found: list[list[bytes] | None] = []
     for reply in await client.ask([(b"COMMAND", b"GETKEYSANDFLAGS", *words) for words in asked]):
+        if isinstance(reply, hiredis.ReplyError):
+            error = refusal("the server does not say now which keys a command writes", reply)
+            if isinstance(error, LinkLost):
+                raise error
         keys = None if isinstance(reply, hiredis.ReplyError) else [key for key, flags in reply if b"RO" not in flags]
         found.append(None if keys is None or _LONG in keys else keys)
     return found
@@ -296,8 +331,11 @@ def id_of(info: Reply) -> str:
 
 
 def offset_of(role: Reply) -> int:
-    """The offset of a server's stream, of what ROLE answers."""
-    return int(role[1] if role[0] == b"master" else role[4])
+    """The offset of a server's stream, of what ROLE answers. Raises `LinkLost` where a replica has none now."""
+    offset = int(role[1] if role[0] == b"master" else role[4])
+    if offset < 0:
+        raise LinkLost("the server has not its primary's stream now")
+    return offset
 
 
 def is_primary(role: Reply) -> bool:

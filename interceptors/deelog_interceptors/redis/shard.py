@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.client import Client
@@ -18,6 +18,9 @@ from deelog_interceptors.redis.lineage import Lineage, told
 from deelog_interceptors.redis.link import LinkError, LinkLost, fields
 
 log = logging.getLogger(__name__)
+
+_ANSWER_SECONDS: Final = 1.0
+"""Nothing is read meanwhile, and a backlog rolls on."""
 
 
 class Remembered(NamedTuple):
@@ -47,7 +50,7 @@ class Other(NamedTuple):
 async def others(own: Address, info: Mapping[str, str], remembered: Remembered) -> list[Other]:
     """Those that remember more than the own server, whose INFO replication that is: who remembers most comes first.
 
-    Those that do not answer are left out. Takes as long as one answer may.
+    Those that do not answer in time are left out.
     """
     near = _named_in(own, info)
     answers = await asyncio.gather(*map(_info_of, near))
@@ -80,10 +83,11 @@ async def _info_of(address: Address) -> Mapping[str, str]:
     """What INFO replication answers; nothing where it does not."""
     client = Client(address)
     try:
-        await client.connect()
-        return fields(await client.ask_one(b"INFO", b"replication"))
-    except (LinkError, LinkLost) as error:
-        log.info("%s", error)
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            await client.connect()
+            return fields(await client.ask_one(b"INFO", b"replication"))
+    except (LinkError, LinkLost, TimeoutError) as error:
+        log.info("%s: %s", address, str(error) or "no answer in time")
         return {}
     finally:
         await client.close()

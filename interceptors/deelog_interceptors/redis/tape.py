@@ -6,7 +6,7 @@ No I/O and no clock; `segment_tape.py` has the rules of one segment.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from deelog_interceptors.redis.commands import (
@@ -23,7 +23,7 @@ from deelog_interceptors.redis.commands import (
 from deelog_interceptors.redis.lineage import Lineage
 from deelog_interceptors.redis.segment_tape import UNREAD, SegmentTape, TapedChange
 from deelog_interceptors.redis.source import Anchor, Source
-from deelog_interceptors.redis.stream import Arguments, Omitted
+from deelog_interceptors.redis.stream import Arguments, Omitted, StreamError
 from deelog_interceptors.redis.view import View
 from deelog_schemas.keys import SLOTS, segment_of
 from deelog_schemas.operation import Reason
@@ -64,8 +64,11 @@ class Captured(Protocol):
 
 
 def unknown_of(commands: Sequence[tuple[Arguments, int]]) -> list[int]:
-    """The places of those commands of which it is not known what they change."""
-    strange = [place for place, (given, _) in enumerate(commands) if given[0] not in _KNOWN]
+    """The places of those commands of which it is not known what they change. Raises `StreamError`."""
+    try:
+        strange = [place for place, (given, _) in enumerate(commands) if given[0] not in _KNOWN]
+    except IndexError as error:
+        raise StreamError("a command without a name") from error
     return [place for place in strange if rule_of(commands[place][0][0]) is None]
 
 
@@ -105,6 +108,8 @@ class Tape:
         """Among them are all kept segments of which changes may be missing from before they begin here."""
         self._captured, self._values = captured, values
         self._order: deque[_Entry] = deque()
+        self._fed_to = self._gap_to = offset
+        """The offset behind the commands that were fed last."""
 
     def view_is(self, view: View) -> None:
         """Whose segments are from here on. What comes of others, or of those that move, is not kept."""
@@ -143,8 +148,9 @@ class Tape:
             begin, database = floor.begin, floor.database
         self._floors[number] = _Floor(begin, database, self.offset)
 
-    def feed(self, commands: Iterable[tuple[Arguments, int]], ts_us: int) -> None:
+    def feed(self, commands: Sequence[tuple[Arguments, int]], ts_us: int) -> None:
         """The next commands of the stream, each with the offset behind it; `ts_us` is when they came."""
+        self._fed_to = commands[-1][1]
         for arguments, offset in commands:
             name = arguments[0]
             if name in _SELECT:
@@ -261,8 +267,10 @@ class Tape:
     def _unknown(self, name: str, offset: int) -> None:
         self.unknown.add(name)
         self.gap = offset
-        # Nobody may begin behind it before each segment is there anew.
-        self._order += [_Entry(self.offset, self.database, number, offset) for number in self._kept()]
+        # Nobody may begin behind it before each segment is there anew: there may be thousands, and many commands.
+        if self._gap_to < offset:
+            self._gap_to = self._fed_to
+            self._order += [_Entry(self.offset, self.database, number, self._fed_to) for number in self._kept()]
 
     def _kept_of_slot(self, slot: int) -> list[int]:
         """The segment that is the slot, if it is kept."""

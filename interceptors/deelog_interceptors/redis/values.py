@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import orjson
@@ -65,6 +66,8 @@ class Values:
 
     def entry(self, key: bytes, kind: bytes, content: Content) -> bytes | None:
         """The value of an entry of that type; None where the content is that of no entry."""
+        if content and kind != b"string" and _least(kind, content) > self.most:  # to encode it would take long
+            return self.too_large(kind)
         value = encode(kind, content)
         return None if value is None else self._limited(key, kind, value)
 
@@ -75,6 +78,11 @@ class Values:
 
     def _limited(self, key: bytes, kind: bytes, value: bytes) -> bytes:
         return self.too_large(kind) if self._limit.problem(key, value) else value
+
+
+def _least(kind: bytes, content: Content) -> int:
+    """The bytes that the value has at least."""
+    return sum(map(len, chain.from_iterable(fields for _, fields in content) if kind == b"stream" else content))
 
 
 def _unavailable(kind: str) -> bytes:

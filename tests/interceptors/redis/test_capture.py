@@ -838,6 +838,26 @@ def test_what_others_write_gives_way() -> None:
     assert not alone.capture.is_full()
 
 
+def test_what_cannot_give_way_is_not_looked_at_for_each_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all that is held: while rows are read the stream is read on, however much that is."""
+    alone, looks = Alone().opened(), list[int]()
+    shed = Tape.shed
+
+    def noted(tape: Tape, segments: set[int], most: int) -> int:
+        looks.append(tape.length())
+        return shed(tape, segments, most)
+
+    monkeypatch.setattr(Tape, "shed", noted)
+    alone.capture.read_rows(OF_D, "r1")
+    alone.capture.fed(of(b"a", *range(110, 200, 10)), 1)
+    assert looks == [], "there is nobody whose changes could"
+    alone.capture.stepped_down(OF_D, "a higher claim")
+    for offset in range(200, 300, 10):
+        alone.capture.fed(of(b"a", offset), 1)
+    assert looks == [*range(looks[0], looks[-1] + 1, 2)]
+    assert 3 <= len(looks) <= 6
+
+
 def test_a_segment_that_somebody_else_has_claimed_holds_up_no_other() -> None:
     alone = Alone().opened()
     alone.capture.stepped_down(OF_A, "a higher claim")

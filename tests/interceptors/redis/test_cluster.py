@@ -125,8 +125,8 @@ def test_a_slot_that_goes_while_rows_are_read_holds_up_no_other(
     slot, listing = SLOTS[0], reading.keys_of
     source, target, moved = cluster.owner(slot), cluster.other(slot), list[int]()
 
-    async def keys_of(client: Client, segments: Collection[int], *more: Any) -> dict[int, list[bytes]]:
-        found = await listing(client, segments, *more)
+    async def keys_of(client: Client, segments: Collection[int], *more: Any, **named: Any) -> dict[int, list[bytes]]:
+        found = await listing(client, segments, *more, **named)
         if slot in segments and not moved:
             moved.append(len(segments))
             await asyncio.to_thread(cluster.move, slot, target)

@@ -257,6 +257,15 @@ def test_every_write_command_of_a_server_is_known(server: Server) -> None:
         ([b"MSETEX", b"2", b"a", b"1", b"b", b"2", b"NX"], [Touched(b"a"), Touched(b"b")]),
         ([b"GEORADIUS", b"g", b"1", b"2", b"3", b"km", b"STORE", b"a", b"STOREDIST", b"b"], [Touched(b"b")]),
         ([b"SORT", b"store", b"BY", b"STORE"], []),
+        # A key, a pattern or a member may have an option's name.
+        ([b"SORT", b"l", b"STORE", b"store", b"DESC"], [Touched(b"store")]),
+        ([b"SORT", b"l", b"ALPHA", b"STORE", b"to", b"BY", b"store", b"DESC"], [Touched(b"to")]),
+        ([b"SORT", b"l", b"STORE", b"to", b"GET", b"STORE", b"ALPHA"], [Touched(b"to")]),
+        ([b"SORT", b"l", b"LIMIT", b"0", b"5", b"store", b"limit"], [Touched(b"limit")]),
+        ([b"GEORADIUS", b"g", b"1", b"2", b"3", b"km", b"STOREDIST", b"store", b"DESC"], [Touched(b"store")]),
+        ([b"GEORADIUSBYMEMBER", b"g", b"STORE", b"3", b"km", b"COUNT", b"2", b"ANY"], []),
+        ([b"GEORADIUSBYMEMBER", b"g", b"m", b"3", b"km", b"COUNT", b"2", b"STORE", b"count"], [Touched(b"count")]),
+        ([b"TRIMSLOTS", b"RANGES", b"1", b"0", b"5"], []),
     ],
 )
 def test_forms(given: list[bytes], wanted: list[Any]) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from deelog_connector.devkafka.ports import HOST, free_ports
 from deelog_interceptors.redis.lineage import Lineage
-from deelog_interceptors.redis.link import Link, LinkError, LinkLost, Place, attach
+from deelog_interceptors.redis.link import Link, LinkError, LinkLost, Place, attach, refusal
 from tests.interceptors.redis.servers import NAMES, Server, running
 from tests.support.waiting import waiting
 
@@ -208,6 +208,33 @@ def test_a_replica_without_its_primary_may_be_tried_again(name: str, tmp_path: P
         replica = running(name, tmp_path, "--replicaof", f"{HOST} {nobody}")
         with replica as server, pytest.raises(LinkLost, match="NOMASTERLINK"):
             await attach(lambda: asyncio.open_connection(HOST, server.port), None, MAX)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("LOADING Redis is loading the dataset in memory", LinkLost),
+        ("BUSY Redis is busy running a script.", LinkLost),
+        ("ERR max number of clients reached", LinkLost),
+        ("ERR max number of clients + cluster connections reached", LinkLost),
+        ("ERR unknown command", LinkError),
+        ("BUSYKEY Target key name already exists.", LinkError),
+    ],
+)
+def test_what_a_refusal_means(text: str, kind: type[Exception]) -> None:
+    assert type(refusal("it was refused", text)) is kind
+
+
+def test_a_server_that_takes_no_more_clients_may_be_tried_again(name: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        with running(name, tmp_path, "--maxclients", "4") as server:
+            others = [await asyncio.open_connection(HOST, server.port) for _ in range(5)]
+            with pytest.raises(LinkLost, match="max number of clients"):
+                await attach(lambda: asyncio.open_connection(HOST, server.port), None, MAX)
+            for _, writer in others:
+                writer.close()
 
     asyncio.run(main())
 

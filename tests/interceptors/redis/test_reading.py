@@ -7,12 +7,13 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+import hiredis
 import pytest
 
 from deelog_interceptors.redis import reading
 from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.client import Client
-from deelog_interceptors.redis.link import LinkError
+from deelog_interceptors.redis.link import LinkError, LinkLost
 from deelog_interceptors.redis.stream import Omitted
 from deelog_interceptors.redis.values import UNAVAILABLE, Values
 from deelog_schemas.keys import segment_of
@@ -141,6 +142,52 @@ def test_a_key_whose_type_changes_meanwhile_is_read_again(server: Server) -> Non
     assert [(image.key, image.value) for image in found.images] == [(b"b", None)]
 
 
+@pytest.mark.parametrize("then", ["SET big small", "DEL big", "HDEL big f", "HSET big g 1"])
+def test_what_was_too_large_is_told_so_only_if_it_still_is(server: Server, then: str) -> None:
+    """Another client changes it once its size is known."""
+
+    class Between(Client):
+        async def ask(self, commands: Any) -> Any:
+            if commands and tuple(commands[0]) == (b"MULTI",):
+                server.ask(*then.split())
+            return await super().ask(commands)
+
+    async def work() -> reading.Read:
+        client = Between(Address("127.0.0.1", server.port))
+        await client.connect()
+        try:
+            return await reading.read(client, [b"big"], VALUES)
+        finally:
+            await client.close()
+
+    server.ask("FLUSHALL")
+    server.ask("HSET", "big", "f", "x" * 900_000, "small", "1")
+    found = asyncio.run(work())
+    gone, same = then == "DEL big", then == "HSET big g 1"
+    assert found.changed == ([] if gone or same else [b"big"])
+    values = [image.value and json.loads(image.value)["value"] for image in found.images]
+    assert values == ([None] if gone else [UNAVAILABLE] if same else [])
+
+
+def test_other_questions_come_between_two_pages_of_keys(server: Server) -> None:
+    server.ask("FLUSHALL")
+    server.ask("MSET", *(word for number in range(5000) for word in (f"k{number}", "v")))
+
+    async def work(client: Client) -> int:
+        pages = 0
+
+        async def between() -> None:
+            nonlocal pages
+            pages += 1
+            assert await client.ask_one(b"EXISTS", b"k1") == 1
+
+        listed = await reading.keys_of(client, range(4), 4, VALUES, between=between)
+        assert sum(map(len, listed.values())) == 5000
+        return pages
+
+    assert asking(server, work) >= 5
+
+
 def test_the_keys_of_segments(server: Server) -> None:
     server.ask("FLUSHALL")
     keys = {f"k{number}".encode() for number in range(3000)}
@@ -175,6 +222,7 @@ def test_the_keys_that_commands_write(server: Server) -> None:
         ([b"GET", b"k"], []),
         ([b"ZUNIONSTORE", b"to", b"2", b"a", b"b"], [b"to"]),
         ([b"SET", b"k", Omitted(1 << 30)], [b"k"]),
+        ([b"SET", b"", b"v"], [b""]),
         ([b"SET", Omitted(1 << 30), b"v"], None),
         ([b"PING"], None),
         ([b"NOSUCH", b"k"], None),
@@ -184,6 +232,15 @@ def test_the_keys_that_commands_write(server: Server) -> None:
     assert asking(server, lambda client: reading.keys_written(client, commands)) == [keys for _, keys in told]
     server.ask("ACL", "SETUSER", "some", "reset", "on", ">word", "~*", "+@all", "-command|getkeysandflags")
     assert asking(server, lambda client: reading.keys_written(client, commands), "some") == [None] * len(told)
+
+
+def test_a_server_that_is_busy_is_asked_again_which_keys_a_command_writes() -> None:
+    class Busy(Client):
+        async def ask(self, commands: Any) -> Any:
+            return [hiredis.ReplyError("BUSY Redis is busy running a script.") for _ in commands]
+
+    with pytest.raises(LinkLost, match="BUSY"):
+        asyncio.run(reading.keys_written(Busy(Address("127.0.0.1", 1)), [[b"NEWLY", b"k"]]))
 
 
 @pytest.mark.parametrize(
@@ -206,6 +263,8 @@ def test_what_a_server_says_of_its_role() -> None:
     replica = [b"slave", b"10.0.0.1", 7001, b"connected", 41]
     assert (reading.is_primary(primary), reading.offset_of(primary)) == (True, 42)
     assert (reading.is_primary(replica), reading.offset_of(replica)) == (False, 41)
+    with pytest.raises(LinkLost, match="its primary's stream"):
+        reading.offset_of([b"slave", b"10.0.0.1", 7001, b"connect", -1])
     assert reading.replicas_of(primary) == [("10.0.0.1", 0, 40), ("10.0.0.2", 7002, 41)]
 
 

@@ -120,6 +120,18 @@ def test_a_server_without_a_backlog_has_forgotten_all(shard: Shard) -> None:
     assert shard.found() == [Other(address(2), 20, 100)]
 
 
+def test_who_hangs_is_not_waited_for(shard: Shard) -> None:
+    """What is to be read is forgotten meanwhile."""
+    shard.add(1, stream(90, 100))
+    for number, oldest in ((2, 20), (3, 10)):
+        shard.add(number, stream(oldest, 100))
+        shard.named(1, FIRST_PORT + number)
+    shard.servers.loops["r3"].pause()
+    began = shard.servers.engine.now
+    assert [other.address.port for other in shard.found()] == [FIRST_PORT + 2]
+    assert shard.servers.engine.now - began < 1.5
+
+
 def test_connectors_and_who_does_not_answer_are_left_out(shard: Shard) -> None:
     shard.add(1, stream(90, 100))
     shard.named(1, 0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from deelog_interceptors.redis import values as module
 from deelog_interceptors.redis.values import UNAVAILABLE, Values, encode, encode_string
 from tests.interceptors.redis.test_address import config
 
@@ -78,3 +79,22 @@ def test_what_is_too_large_is_named() -> None:
     assert values.unavailable == 3
     assert values.entry(b"k", b"list", []) is None
     assert values.entry(b"k", b"list", [b"v"]) == b'{"type":"list","value":["v"]}'
+    assert values.entry(b"k", b"stream", [(b"1-1", [b"f", b"v" * 100])]) is not None
+    assert values.unavailable == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        (b"zset", [b"m" * 150, b"1", b"n" * 150, b"2"]),
+        (b"hash", [b"f", b"v" * 300]),
+        (b"stream", [(b"1-1", [b"f", b"v" * 300])]),
+    ],
+)
+def test_what_is_too_large_is_not_encoded(kind: bytes, content: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of hundreds of thousands of parts would take long."""
+    values = Values(config(max_entry_bytes="250"))
+    monkeypatch.setattr(module, "encode", None)
+    large = values.entry(b"k", kind, content)
+    assert large is not None
+    assert json.loads(large)["value"] == UNAVAILABLE
