@@ -70,6 +70,10 @@ class Link:
         """What it has up to there is that lineage's, too, and is read as such. Behind it the link is lost."""
         self.place, self._end = replace(self.place, lineage=lineage), offset
 
+    def comes_after(self, lineage: Lineage) -> None:
+        """What the server tells of itself now: what its stream has been before."""
+        self.place = replace(self.place, lineage=self.place.lineage.after(lineage))
+
     @property
     def is_bounded(self) -> bool:
         """Whether it ends somewhere."""

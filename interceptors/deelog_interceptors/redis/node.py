@@ -21,8 +21,8 @@ from deelog_interceptors.redis.capture import Capture
 from deelog_interceptors.redis.client import Client, Reply
 from deelog_interceptors.redis.commands import touching
 from deelog_interceptors.redis.hints import Hints
-from deelog_interceptors.redis.lineage import Lineage
-from deelog_interceptors.redis.link import Link, LinkError, LinkLost, Place, attach
+from deelog_interceptors.redis.lineage import Lineage, told
+from deelog_interceptors.redis.link import Link, LinkError, LinkLost, Place, attach, fields
 from deelog_interceptors.redis.metrics import RedisMetrics
 from deelog_interceptors.redis.segment_tape import Image
 from deelog_interceptors.redis.sentinels import Sentinels
@@ -218,6 +218,8 @@ class RedisNode:
         goes_on = link.continues and is_known
         try:
             view = (await self._told_by(client, goes_on)).view
+            if not link.continues:  # the server may have been promoted since it was asked
+                link.comes_after(told(fields(await client.ask_one(b"INFO", b"replication"))))
         except BaseException:
             await link.close()
             raise
@@ -355,7 +357,7 @@ class RedisNode:
         try:
             while True:
                 await self._pause(lambda: self.capture.acked)
-                tape = self.capture.tape
+                tape, link = self.capture.tape, self._link
                 read = tape.offset
                 try:
                     if not client.is_connected:
@@ -367,8 +369,8 @@ class RedisNode:
                 except LinkLost:
                     await client.close()
                     continue
-                if self._link is None or self.capture.tape is not tape:
-                    continue
+                if self._link is None or self._link is not link:
+                    continue  # it is of before this one, which has asked as well
                 again = self._claims_again()
                 if view != self._view or again:
                     self._take(view, again)
@@ -445,6 +447,8 @@ class RedisNode:
         on: its positions say so, once it has written some, and be it those of idle segments.
         """
         now, outranked, sentinels = self.clock.monotonic(), self.capture.outranked, self.sentinels
+        if not outranked:
+            self._claims_at = None
         if not outranked or (sentinels is not None and not sentinels.agreeing):
             return frozenset()
         if not self.capture.view.is_primary:  # it writes all the same, until somebody else does

@@ -144,7 +144,8 @@ class ClusterNode:
             self._given(slot, self.me.id)
 
     def follow(self, id_: str) -> None:
-        """CLUSTER REPLICATE."""
+        """CLUSTER REPLICATE. Whose its slots are it hears."""
+        self.me.slots.clear()
         self.me.follows = id_
         self.moving.clear()
         self.coming.clear()
@@ -165,6 +166,7 @@ class ClusterNode:
             me.epoch = self.epoch
         primary = self.members[me.follows] if me.follows else me
         had, lost = len(primary.slots), set[int]()
+        known.slots &= its.slots  # real nodes may go on to believe what nobody claims
         for slot in its.slots:
             owner = self.owner(slot)
             if owner is None or (owner is not known and owner.epoch < its.epoch):

@@ -70,6 +70,8 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
     kinds = [verb for name in allowed for verb in FAULTS[name] if settings["shards"] > 1 or name != "slots"]
     for _ in range(max(2, int(seconds * chance.choice((1, 3, 6)))) if kinds else 0):
         writer.plot(kinds)
+    for _ in range(chance.choice((1, 3)) if "move" in kinds else 0):
+        writer.fault("move", chance.uniform(0.1, seconds))
     return Script(settings, tuple(sorted(writer.events, key=lambda e: e.at)), f"seed {seed}", cache="redis")
 
 

@@ -97,6 +97,7 @@ class Moves:
             its.set_slot(slot, "MIGRATING", to.me.id)
             if _moves_one(slot, source, target):
                 return False
+            target.loop.within(target.redis.hear, its)  # its epoch is to be the later one
             to.set_slot(slot, "NODE", to.me.id)
         if slot in its.me.slots:
             its.set_slot(slot, "NODE", to.me.id)
