@@ -108,8 +108,6 @@ class Tape:
         """Among them are all kept segments of which changes may be missing from before they begin here."""
         self._captured, self._values = captured, values
         self._order: deque[_Entry] = deque()
-        self._fed_to = self._gap_to = offset
-        """The offset behind the commands that were fed last."""
 
     def view_is(self, view: View) -> None:
         """Whose segments are from here on. What comes of others, or of those that move, is not kept."""
@@ -150,7 +148,6 @@ class Tape:
 
     def feed(self, commands: Sequence[tuple[Arguments, int]], ts_us: int) -> None:
         """The next commands of the stream, each with the offset behind it; `ts_us` is when they came."""
-        self._fed_to = commands[-1][1]
         for arguments, offset in commands:
             name = arguments[0]
             if name in _SELECT:
@@ -267,10 +264,8 @@ class Tape:
     def _unknown(self, name: str, offset: int) -> None:
         self.unknown.add(name)
         self.gap = offset
-        # Nobody may begin behind it before each segment is there anew: there may be thousands, and many commands.
-        if self._gap_to < offset:
-            self._gap_to = self._fed_to
-            self._order += [_Entry(self.offset, self.database, number, self._fed_to) for number in self._kept()]
+        # Nobody may begin behind it before each segment is there anew.
+        self._order += [_Entry(self.offset, self.database, number, offset) for number in self._kept()]
 
     def _kept_of_slot(self, slot: int) -> list[int]:
         """The segment that is the slot, if it is kept."""

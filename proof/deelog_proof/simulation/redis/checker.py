@@ -134,8 +134,11 @@ class RedisChecker(Judge):
             if server.redis.primary is None and server.member in self._of_server:
                 self._of_stream[server.redis.stream.id] = self._of_server[server.member]
 
-    def written(self, server: Server, commands: Sequence[tuple[Sequence[bytes], Reply]]) -> None:
-        """These commands of a client's transaction were carried out, and answered so."""
+    def written(self, server: Server, commands: Sequence[tuple[Sequence[bytes], Reply]], asking: bool) -> None:
+        """These commands of a client's transaction were carried out, and answered so.
+
+        `asking`: for a slot that is not that server's yet. It is sent anew if it stays, else each key as it comes back.
+        """
         self.counts["commands"] += len(commands)
         place = Place(self._of_server[server.member], server.redis.stream.offset)
         values, ends, now = dict[bytes, bytes | None](), set[bytes](), self.world.engine.now
@@ -156,7 +159,8 @@ class RedisChecker(Judge):
             self.counts["swapped"] += name == b"SWAPDB"
             if not words or name == b"SWAPDB":
                 self._emptied.append(now)
-        self._writes += [Write(key, value, place, now, key not in ends) for key, value in values.items()]
+        if not asking:
+            self._writes += [Write(key, value, place, now, key not in ends) for key, value in values.items()]
 
     # -- what the topic says ------------------------------------------------------------------------------------------
 

@@ -70,5 +70,8 @@ class RedisContext(Protocol):
     def may_lead(self, server: Server) -> bool:
         """Whether a replica may become primary."""
 
+    def follow(self, server: Server) -> None:
+        """It becomes a replica of the primary, unless it is that itself by now."""
+
     def promote(self, server: Server) -> None:
         """It is primary from now on."""

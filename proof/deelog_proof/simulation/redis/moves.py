@@ -93,11 +93,11 @@ class Moves:
         """The next key; whether there was none, and the slot is the target's."""
         its, to = self._known(move.source), self._known(move.target)
         if slot not in to.me.slots:
+            target.loop.within(target.redis.hear, its)  # its epoch is to be the later one
             to.set_slot(slot, "IMPORTING", its.me.id)
             its.set_slot(slot, "MIGRATING", to.me.id)
             if _moves_one(slot, source, target):
                 return False
-            target.loop.within(target.redis.hear, its)  # its epoch is to be the later one
             to.set_slot(slot, "NODE", to.me.id)
         if slot in its.me.slots:
             its.set_slot(slot, "NODE", to.me.id)

@@ -91,10 +91,9 @@ def split(cluster: RedisContext, name: str) -> bool:
 def follow(cluster: RedisContext, name: str) -> bool:
     """A server becomes a replica of the primary."""
     server = _server(cluster, name)
-    primary = cluster.primaries[cluster.shard(name)]
-    if server is None or name == primary:
+    if server is None or name in cluster.primaries:
         return False
-    server.now(server.follow, primary)
+    server.now(cluster.follow, server)
     return True
 
 

@@ -196,7 +196,7 @@ class RedisWorld(Run[Hosted]):
             if reply is not None and not isinstance(reply, Refused)
         ]
         if done:
-            self.checker.written(server, done)
+            self.checker.written(server, done, asking)
         return bool(done)
 
     def may_lead(self, server: Server) -> bool:
@@ -210,6 +210,11 @@ class RedisWorld(Run[Hosted]):
         return (
             follows is not None and follows.port == leader.redis.port and follows.slots == leader.redis.cluster.me.slots
         )
+
+    def follow(self, server: Server) -> None:
+        """It becomes a replica of the primary, unless it is that itself by now."""
+        if not self._leads(server):
+            server.follow(self.primaries[self.shard(server.node_id)])
 
     def promote(self, server: Server) -> None:
         """It is primary from now on."""
@@ -256,8 +261,8 @@ class RedisWorld(Run[Hosted]):
                 self.restart(node_id, "same")
         for server in self.servers():
             primary = self.primaries[self.shard(server.node_id)]
-            if not self._leads(server) and server.redis.primary != (HOST, port_of(primary)):
-                server.follow(primary)
+            if server.redis.primary != (HOST, port_of(primary)):
+                self.follow(server)
         self._peace = all(node.alive and not node.leaving for node in self.nodes.values())
         self.engine.after(0.5, self._restart_all)
 

@@ -11,11 +11,11 @@ from deelog_proof.simulation.campaign import Plan, run
 from deelog_proof.simulation.cli import simulate
 from deelog_proof.simulation.redis.generate import FAULTS
 from deelog_proof.simulation.redis.vacuity import GUARD
-from deelog_proof.simulation.redis.verbs import VERBS
+from deelog_proof.simulation.redis.verbs import TAGS, VERBS
 from deelog_proof.simulation.redis.world import RedisWorld
 from deelog_proof.simulation.run import Verdict
 from deelog_proof.simulation.script import parse
-from deelog_schemas.keys import segment_of
+from deelog_schemas.keys import segment_of, slot_of
 
 PLAN = Plan(1, 12, 3000, tuple(FAULTS), "redis")
 
@@ -142,6 +142,63 @@ def test_a_connector_leaves_and_a_twin_takes_its_place() -> None:
     assert [verdict.counts[f"did {name}"] for name in ("leave", "restart", "twin")] == [1, 1, 1]
 
 
+CLUSTER = ("set servers 4", "set shards 2")
+
+
+def slots(world: RedisWorld, *servers: str) -> list[set[str]]:
+    """The tags of the slots that these have."""
+    found = [world.nodes[server].redis.cluster.me.slots for server in servers]  # type: ignore[attr-defined]
+    return [{tag for tag in TAGS if slot_of(tag.encode()) in each} for each in found]
+
+
+def test_the_servers_of_a_cluster_have_its_slots() -> None:
+    lines = ("0.1 write SET {a}1 x", "0.1 write SET {b}1 y", "0.2 write FLUSHDB", "0.3 write MSET {a}1 z {b}1 z")
+    world, verdict = played(*CLUSTER, *lines)
+    assert slots(world, "r1", "r2", "r3", "r4") == [{"a", "c", "e"}, {"b", "d", "f"}, set(), set()]
+    assert verdict.counts["did write"] == 3, "no command is of two slots"
+    names = {"primary": "r1", "writer": "c1", "replica": "r3", "reader": "c3"}
+    assert world.names == names | {"primary2": "r2", "writer2": "c2", "replica2": "r4", "reader2": "c4"}
+
+
+def test_a_slot_moves_key_by_key_and_no_key_of_it_is_deleted() -> None:
+    world, verdict = played(
+        *CLUSTER,
+        "0.1 write SET {a}1 x",
+        "0.1 write SET {a}2 x",
+        "0.2 move a r1",
+        "0.2 move a r2",
+        "0.205 write SET {a}3 x",
+        "0.21 write SET {a}1 y",
+    )
+    assert verdict.counts["moves ended"] == 1
+    assert topic(world) == {b"{a}1": string("y"), b"{a}2": string("x"), b"{a}3": string("x")}
+    assert not any("DELETE" in line for line in verdict.trace)
+    assert verdict.counts["record TOMBSTONE"] == 0
+
+
+def test_a_move_is_given_up_and_what_has_gone_comes_back() -> None:
+    lines = [f"0.1 write SET {{a}}{number} x" for number in range(9)]
+    world, verdict = played(*CLUSTER, *lines, "0.2 move a r2", "0.22 abort a", "0.3 write SET {a}1 y")
+    assert (verdict.counts["did abort"], verdict.counts["moves ended"]) == (1, 0)
+    assert len(topic(world)) == 9
+
+
+def test_a_shard_keeps_its_last_slot() -> None:
+    world, verdict = played(*CLUSTER, *(f"0.{number} move {tag} r1" for number, tag in enumerate(TAGS, 1)))
+    assert verdict.counts["moves ended"] == 2
+    assert [len(each) for each in slots(world, "r1", "r2")] == [5, 1]
+
+
+def test_a_shard_fails_over_while_its_slot_moves() -> None:
+    lines = [f"0.1 write SET {{a}}{number} x" for number in range(9)]
+    world, verdict = played(
+        *CLUSTER, *lines, "0.2 move a r2", "0.205 split r3", "0.22 write_to r1 SET {f}9 lost", "0.3 write SET {a}1 y"
+    )
+    assert world.primaries == ["r3", "r2"]
+    assert verdict.counts["moves ended"] == 1
+    assert topic(world)[b"{a}1"] == string("y")
+
+
 def test_what_cannot_happen_is_passed_over() -> None:
     lines = ("failover primary", "split r1", "follow r1", "restart r1", "twin c3", "save r2", "trim r2 5")
     _, verdict = played("set servers 3", "0.1 crash r2", *(f"0.2 {line}" for line in lines), "0.3 failover r2")
@@ -158,6 +215,8 @@ def test_what_cannot_happen_is_passed_over() -> None:
         ("0.1 restart r1 some", "some is none of none, same, saved, append-only"),
         ("0.1 away topology 0 leader", "topology is none of changes, positions"),
         ("0.1 trim r1 much", "much is no whole number"),
+        ("0.1 move g r1", "g is none of a, b, c, d, e, f"),
+        ("0.1 failover primary2", "primary2 is no server: they are primary, replica, r1, r2"),
         ("0.1 put s0k1 v1", "put is none of write, "),
         ("set nodes 3", "nodes is none of servers, "),
         ("cache memcached", "a cache is one of grid, redis"),
