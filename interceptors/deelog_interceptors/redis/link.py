@@ -109,9 +109,13 @@ class Link:
         """Lets a replica tell its primary at once up to where it has the stream; by itself it does so each second."""
         self._writer.write(packed(("REPLCONF", "GETACK", "*")))
 
+    def end(self) -> None:
+        """What is being read is lost."""
+        self._writer.transport.abort()
+
     async def close(self) -> None:
         """Ends the link."""
-        self._writer.transport.abort()
+        self.end()
 
 
 async def attach(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Set
 from typing import Final
 
@@ -55,6 +56,8 @@ _LONGEST_PAUSE: Final = 30.0
 """Seconds between two warnings of a primary that is none any more."""
 _MOST_SLOTS: Final = 256
 """Of which the keys are listed at once: they are in memory meanwhile."""
+_MOST_TRIES: Final = 3
+"""Of another server of the shard that breaks a link, before what the own one has forgotten is given up."""
 _MOST_LOOKED_UP: Final = 10_000
 """Arguments of a command of which the server is asked for the keys: it answers a quarter of a million in a second."""
 _NOWHERE: Final = Lineage((("", 0),))
@@ -87,8 +90,8 @@ class RedisNode:
         self._looked_up: set[bytes | Omitted] = set()
         """The names of commands of which the server has said which keys they write."""
         self._link: Link | None = None
-        self._in_vain: set[Address] = set()
-        """Other servers of the shard that were read, or were to be, since something came last."""
+        self._tries = Counter[Address]()
+        """How often other servers of the shard were read, or were to be, since something came last."""
         self._is_elsewhere = False
         """Whether the server was found to have another stream than the one that is read."""
         self._cluster = False
@@ -241,15 +244,20 @@ class RedisNode:
         """A link to another server of the shard that has what this one has forgotten, up to where both have it."""
         for other in await others(self.address, info, has):
             wanted = place(other.oldest)
-            if other.address in self._in_vain or wanted is None or not other.oldest <= wanted.offset < has.oldest:
+            tries = self._tries[other.address]
+            if tries >= _MOST_TRIES or wanted is None or not other.oldest <= wanted.offset < has.oldest:
                 continue
-            self._in_vain.add(other.address)
+            self._tries[other.address] = _MOST_TRIES
             try:
                 link = await self._link_to(other.address, wanted)
             except (LinkError, LinkLost) as error:
                 log.warning("%s: %s", other.address, error)
+                if isinstance(error, LinkLost) and tries + 1 < _MOST_TRIES:
+                    self._tries[other.address] = tries + 1
+                    raise
                 continue
             if link.continues:
+                self._tries[other.address] = tries + 1
                 forgotten = "%s has forgotten what comes behind offset %d (repl-backlog-size): %s has it"
                 log.warning(forgotten, self.address, wanted.offset, other.address)
                 link.ends_at(other.upto, has.lineage.after(wanted.lineage))
@@ -284,7 +292,7 @@ class RedisNode:
                 continue
             except StreamError as error:
                 raise LinkError(f"{self.address} sends what is no replication stream: {error}") from error
-            self._in_vain.clear()
+            self._tries.clear()
             self.capture.fed(commands, self.clock.time_ns() // 1000)
             self._has_read.set()
             if not self._acks_all and not self._cluster:
@@ -363,7 +371,7 @@ class RedisNode:
                     if not client.is_connected:
                         await client.connect()
                     view, role, ends = await self._told_by(client)
-                    if self.capture.is_full():
+                    if self.capture.is_full() or (link is not None and link.is_bounded):
                         name, _ = await reading.place(client)
                         self._check(tape, name)
                 except LinkLost:
@@ -524,6 +532,8 @@ class RedisNode:
             # Where the tape is full of what waits for that one, only the end of the link makes room.
             self._is_elsewhere = True
             self._moved.set()
+            if self._link is not None and self._link.is_bounded:  # another server's, which goes on with this one
+                self._link.end()
             raise LinkLost(f"{self.address} goes on with another stream")
 
     async def _read_keys(self, places: list[tuple[int, bytes]]) -> None:

@@ -112,9 +112,13 @@ class Tape:
     def view_is(self, view: View) -> None:
         """Whose segments are from here on. What comes of others, or of those that move, is not kept."""
         kept = view.writes | view.follows
+        firsts: dict[int, _Entry] = {}
+        for entry in reversed(self._order) if any(self.segments[number].is_kept for number in view.moving) else ():
+            if entry.segment in view.moving and self._lacks(entry):
+                firsts[entry.segment] = entry
         for number, tape in enumerate(self.segments):
             if tape.is_kept and number in view.moving:
-                self._give_up(number, next((e for e in self._order if e.segment == number and self._lacks(e)), None))
+                self._give_up(number, firsts.get(number))
             elif tape.is_kept != (number in kept):
                 tape.drop(self.offset)
             tape.is_kept = number in kept

@@ -15,7 +15,7 @@ import pytest
 from deelog_interceptors.redis import commands, reading, tape
 from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.client import Client
-from deelog_interceptors.redis.link import LinkError
+from deelog_interceptors.redis.link import Link, LinkError, LinkLost, Place
 from deelog_interceptors.redis.node import RedisNode
 from deelog_interceptors.redis.source import decode_source
 from deelog_interceptors.redis.values import Values
@@ -301,6 +301,41 @@ def test_what_the_server_has_forgotten_another_one_of_its_shard_may_have(
             topic = await caught_up(live, own)
             assert topic.resets.total() == 8, topic.resets
             assert not topic.repeats
+            await node.stop()
+
+    run(live, work)
+
+
+@pytest.mark.parametrize("breaks", [2, 3])
+def test_a_link_to_another_server_that_breaks_is_tried_again(
+    live: LiveMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: int
+) -> None:
+    """Before what the own one has forgotten is given up."""
+    link_to, asked = RedisNode._link_to, list[int]()
+
+    async def breaking(node: RedisNode, address: Address, wanted: Place | None) -> Link:
+        if address != node.address:
+            asked.append(address.port)
+            if len(asked) <= breaks:
+                raise LinkLost("the server closed the link")
+        return await link_to(node, address, wanted)
+
+    async def work() -> None:
+        little = ("--repl-backlog-size", "16kb")
+        with running("valkey", tmp_path / "a", *little) as first, running("valkey", tmp_path / "b") as second:
+            second.ask("REPLICAOF", "127.0.0.1", str(first.port))
+            await linked(second)
+            node = await started(live, first)
+            load(first, 1)
+            await caught_up(live, first)
+            await node.abort()
+            load(first, 2, 1500)
+            monkeypatch.setattr(RedisNode, "_link_to", breaking)
+            node = await started(live, first)
+            load(first, 4)
+            topic = await caught_up(live, first)
+            assert topic.resets.total() == (8 if breaks < 3 else 16), topic.resets
+            assert asked == 3 * [second.port]
             await node.stop()
 
     run(live, work)
