@@ -50,7 +50,7 @@ class RedisContext(Protocol):
         """The node id of the server to which clients send a command."""
 
     def disagree(self) -> str:
-        """What is not settled in the cluster; empty where all is, and where there is none."""
+        """What is not settled in the cluster, or among Sentinels; empty where all is."""
 
     def servers(self) -> Sequence[Server]:
         """Those that live."""

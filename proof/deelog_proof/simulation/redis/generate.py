@@ -61,6 +61,7 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
     settings["shards"] = chance.choice((1, 1, 2))
     if settings["shards"] > 1:
         settings["servers"] = chance.choice((3, 4))
+    settings["sentinels"] = chance.choice((0, 0, 3)) if settings["shards"] == 1 else 0
     settings["partitions"] = min(2, settings["segments"])
     seconds = steps / _STEPS_PER_SECOND
     writer = _Writer(chance, settings, seconds)
@@ -213,10 +214,15 @@ class _Writer:
         return f"c{self._number()}"
 
     def _anybody(self) -> str:
-        return self.chance.choice((self._connector(), f"r{self._number()}"))
+        return self.chance.choice((self._connector(), f"r{self._number()}", *self._sentinels()))
+
+    def _sentinels(self) -> list[str]:
+        """Perhaps one."""
+        count = self.settings["sentinels"]
+        return [f"s{self.chance.randrange(1, count + 1)}"] if count else []
 
     def _crash(self, at: float, later: float) -> None:
-        node = self._connector()
+        node = self.chance.choice((*[self._connector()] * 3, *self._sentinels()))
         self.add(at, "crash", node)
         self.add(later, "restart", node)
 

@@ -21,6 +21,7 @@ from deelog_schemas.keys import slot_of
 SETTINGS: Final[Settings] = {
     "servers": 2,
     "shards": 1,
+    "sentinels": 0,
     "segments": 4,
     "partitions": 2,
     "keys": 8,
@@ -37,7 +38,7 @@ SETTINGS: Final[Settings] = {
 values. More than one shard are a cluster, whose segments are its slots."""
 TAGS: Final = ("a", "b", "c", "d", "e", "f")
 """Of keys in a cluster: it has the slots of these, and no others."""
-LEAST: Final[Settings] = {"acks_all": 0, "tombstones": 0, "strategy": 0, "seed": 0}
+LEAST: Final[Settings] = {"sentinels": 0, "acks_all": 0, "tombstones": 0, "strategy": 0, "seed": 0}
 """The least value of a setting, where it is not 1."""
 
 SHARED: Final = (
@@ -76,7 +77,7 @@ def failover(cluster: RedisContext, name: str) -> bool:
 def split(cluster: RedisContext, name: str) -> bool:
     """A replica becomes primary. The former one lives on as a primary, until it is to follow.
 
-    One that has never had this primary's stream does not: without Sentinels nobody could tell which of both is later.
+    Without Sentinels one that has never had this primary's stream does not: nobody could tell which of both is later.
     """
     server = _server(cluster, name)
     if server is None or server.paused or server.redis.primary is None:

@@ -18,6 +18,7 @@ from deelog_proof.simulation.redis.checker import RedisChecker
 from deelog_proof.simulation.redis.moves import Moves
 from deelog_proof.simulation.redis.server import HOST, Server, id_of, port_of, server_at
 from deelog_proof.simulation.redis.verbs import TAGS
+from deelog_proof.simulation.redis.watcher import MASTER, Watcher, watched_at
 from deelog_proof.simulation.run import Run, connector_fields
 from deelog_proof.simulation.script import Script
 from deelog_schemas.config import parse
@@ -53,6 +54,8 @@ class RedisWorld(Run[Hosted]):
         for leader in self.leaders():
             self.checker.leads(leader, "", 0)
         self._gossip()
+        for number in range(1, script.settings["sentinels"] + 1):
+            self._watch(f"s{number}")
         for number in numbers:
             self.start(f"c{number}")
 
@@ -109,6 +112,9 @@ class RedisWorld(Run[Hosted]):
     def restart(self, node_id: str, data: str) -> None:
         """A new process in the place of one that has ended."""
         before = self.nodes[node_id]
+        if isinstance(before, Watcher):
+            self._watch(node_id)
+            return
         if not isinstance(before, Server):
             self.start(node_id)
             return
@@ -120,6 +126,16 @@ class RedisWorld(Run[Hosted]):
         server = self._serve(node_id, saved)
         if self._follows(node_id) is None:
             self.checker.leads(server, *(("", 0) if saved is None else (saved.id or id_, saved.offset)))
+
+    def watchers(self) -> list[Watcher]:
+        """The newest processes of the Sentinels."""
+        return [node for node in self.nodes.values() if isinstance(node, Watcher)]
+
+    def _watch(self, node_id: str) -> None:
+        self._starts[node_id] += 1
+        node = Watcher(self, node_id, f"{node_id}@{self._starts[node_id]}", self.primaries[0])
+        self.nodes[node_id] = node
+        self.everybody.append(node)
 
     def _follows(self, node_id: str) -> str | None:
         """Whom a server follows when it starts: a node of a cluster whom it followed before."""
@@ -167,9 +183,12 @@ class RedisWorld(Run[Hosted]):
         self.engine.after(self.engine.stream("gossip").choice((0.02, 0.1, 0.5)), self._gossip)
 
     def disagree(self) -> str:
-        """What is not settled in the cluster; empty where all is, and where there is none."""
+        """What is not settled in the cluster, or among Sentinels; empty where all is."""
         if self.moves.under_way:
             return f"slots move: {self.moves.under_way}"
+        for watcher in self.watchers():
+            if watcher.redis.run_id != self.leader(0).redis.run_id:
+                return f"{watcher.member} does not name {self.leader(0).member}"
         for known in self._known.values():
             for shard, leader in enumerate(self.leaders()):
                 owners = [known.owner(slot) for slot in self._slots(shard)]
@@ -202,6 +221,8 @@ class RedisWorld(Run[Hosted]):
     def may_lead(self, server: Server) -> bool:
         """Whether a replica may become primary: the present one's, and in a cluster whom others would vote for."""
         leader, known = self.leader(self.shard(server.node_id)), server.redis.cluster
+        if self.watchers():
+            return True
         if server.redis.stream.id != leader.redis.stream.id:
             return False
         if known is None or leader.redis.cluster is None:
@@ -221,6 +242,9 @@ class RedisWorld(Run[Hosted]):
         stream = server.redis.stream
         id_, offset = stream.id, stream.offset
         self.primaries[self.shard(server.node_id)] = server.node_id
+        for watcher in self.watchers():
+            delay = self.engine.stream("sentinels").choice((0.0, 0.02, 0.3))
+            self.engine.after(delay, lambda watcher=watcher: watcher.hear(self.primaries[0]))
         server.lead()
         self.checker.leads(server, id_, offset)
         self._name()
@@ -273,14 +297,15 @@ def _beside(server: str) -> str:
 
 def _fields(settings: Settings) -> dict[str, str]:
     """The configuration of all connectors."""
-    slots = {"segment.count": str(SLOTS)} if settings["shards"] > 1 else {}
-    return (
-        connector_fields(settings)
-        | slots
-        | {
-            "connector.class": "deelog.RedisConnector",
-            "cache.value.format": "json",
-            "topic.creation.default.replication.factor": "1",
-            "commit.interval.ms": "10",
-        }
-    )
+    fields = connector_fields(settings) | {
+        "connector.class": "deelog.RedisConnector",
+        "cache.value.format": "json",
+        "topic.creation.default.replication.factor": "1",
+        "commit.interval.ms": "10",
+    }
+    if settings["shards"] > 1:
+        fields["segment.count"] = str(SLOTS)
+    if settings["sentinels"]:
+        places = (f"{HOST}:{watched_at(f's{number}')}" for number in range(1, settings["sentinels"] + 1))
+        fields |= {"redis.sentinels": ",".join(places), "redis.sentinel.master": MASTER}
+    return fields

@@ -199,6 +199,31 @@ def test_a_shard_fails_over_while_its_slot_moves() -> None:
     assert topic(world)[b"{a}1"] == string("y")
 
 
+def test_who_is_not_named_by_sentinels_is_not_written() -> None:
+    world, verdict = played(
+        "set sentinels 3",
+        "0.1 write SET a 1",
+        "0.3 split r2",
+        "0.6 write_to r1 SET a lost",
+        "0.6 write SET a 2",
+        "0.7 crash s1",
+        "0.8 crash s2",
+        "0.9 write SET a 3",
+        "1.0 restart s1",
+    )
+    assert topic(world) == {b"a": string("3")}
+    assert verdict.counts["lost by servers"] == 1
+    assert verdict.counts["corrections"] == 0, "what the former primary took was never written"
+    assert [watcher.redis.run_id for watcher in world.watchers()] == 3 * [world.leader(0).redis.run_id]
+
+
+def test_sentinels_may_choose_whom_they_want() -> None:
+    """Also a server that has never had the stream of the primary."""
+    lines = ("0.1 write SET a 1", "0.2 cut r1 r2", "0.3 crash r2", "0.4 restart r2", "0.5 failover r2")
+    assert played("set sentinels 3", *lines)[1].counts["did failover"] == 1
+    assert played(*lines)[1].counts["did failover"] == 0
+
+
 def test_what_cannot_happen_is_passed_over() -> None:
     lines = ("failover primary", "split r1", "follow r1", "restart r1", "twin c3", "save r2", "trim r2 5")
     _, verdict = played("set servers 3", "0.1 crash r2", *(f"0.2 {line}" for line in lines), "0.3 failover r2")
