@@ -23,7 +23,7 @@ from deelog_interceptors.redis.client import Client, Reply
 from deelog_interceptors.redis.commands import touching
 from deelog_interceptors.redis.hints import Hints
 from deelog_interceptors.redis.lineage import Lineage, told
-from deelog_interceptors.redis.link import Link, LinkError, LinkLost, Place, attach, fields
+from deelog_interceptors.redis.link import Link, LinkError, LinkLost, Place, attach
 from deelog_interceptors.redis.metrics import RedisMetrics
 from deelog_interceptors.redis.segment_tape import Image
 from deelog_interceptors.redis.sentinels import Sentinels
@@ -222,7 +222,8 @@ class RedisNode:
         try:
             view = (await self._told_by(client, goes_on)).view
             if not link.continues:  # the server may have been promoted since it was asked
-                link.comes_after(told(fields(await client.ask_one(b"INFO", b"replication"))))
+                now = reading.replication_in(self.address, await client.ask_one(b"INFO", b"replication"))
+                link.comes_after(told(now))
         except BaseException:
             await link.close()
             raise
