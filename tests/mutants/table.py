@@ -3114,13 +3114,7 @@ STREAMS: Final = (
         "full-tape-looks-at-nothing",
         "",
         "a server comes back with another stream while the tape is full, and capture stands for ever",
-        (
-            Edit(
-                REDIS_NODE,
-                "                    if self.capture.is_full():\n                        name",
-                "                    if False:\n                        name",
-            ),
-        ),
+        (Edit(REDIS_NODE, "if self.capture.is_full() or (link", "if (link"),),
         detector="scenario full_of_another_stream",
         because=NO_STREAM,
     ),
