@@ -9,7 +9,7 @@ import pytest
 from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.client import Client
 from deelog_interceptors.redis.link import fields
-from deelog_interceptors.redis.shard import Other, Remembered, others
+from deelog_interceptors.redis.shard import Other, Remembered, _named_in, others
 from deelog_proof.memory.engine import Engine
 from deelog_proof.memory.redis_server import NO_ID, Stream
 from tests.interceptors.redis.in_memory import FIRST_PORT, Servers
@@ -144,3 +144,21 @@ def test_connectors_and_who_does_not_answer_are_left_out(shard: Shard) -> None:
     assert [other.address.port for other in shard.found()] == [FIRST_PORT + 2]
     shard.servers[1].primary = ("", 0)  # it does not know it yet
     assert [other.address.port for other in shard.found()] == [FIRST_PORT + 2]
+
+
+@pytest.mark.parametrize(
+    ("info", "ports"),
+    [
+        (
+            {"master_host": "127.0.0.1", "master_port": "7002", "slave0": "ip=127.0.0.1,port=7003,state=online"},
+            [7002, 7003],
+        ),
+        ({"master_host": "", "master_port": "7002"}, []),  # it is told later whom it follows
+        ({"slave0": "ip=127.0.0.1,port="}, []),
+        ({"slave0": "ip=127.0.0.1,port=0"}, []),  # a connector
+        ({"slave0": "ip=127.0.0.1,port=7001"}, []),  # the own one
+        ({"slaves": "ip=127.0.0.1,port=7002", "other0": "ip=127.0.0.1,port=7003"}, []),
+    ],
+)
+def test_whom_a_server_names(info: dict[str, str], ports: list[int]) -> None:
+    assert [other.port for other in _named_in(address(1), info)] == ports
