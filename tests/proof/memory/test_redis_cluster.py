@@ -165,6 +165,22 @@ def test_a_slot_moves_key_by_key(run: Callable[[Case], None]) -> None:
     run(case)
 
 
+def test_who_gets_a_slot_has_a_later_rank_than_all(run: Callable[[Case], None]) -> None:
+    async def case(nodes: Nodes) -> None:
+        slot, name = slot_of(STAYS.encode()), await nodes.id(0)
+        assert await nodes.ask(2, f"CLUSTER SETSLOT {slot} IMPORTING {await nodes.id(1)}") == ["ERR"], "it is a replica"
+        await nodes.begin(slot, 1, 0)
+        assert await nodes.ask(0, f"CLUSTER SETSLOT {slot} NODE {name}") == [b"OK"]
+        rank = (await nodes.view(0)).rank
+        assert rank > (await nodes.view(1)).rank
+        await nodes.until(1, lambda view: slot not in view.writes | view.moving)
+        await nodes.begin(SECOND[1], 1, 0)
+        assert await nodes.ask(0, f"CLUSTER SETSLOT {SECOND[1]} NODE {name}") == [b"OK"]
+        assert (await nodes.view(0)).rank == rank, "it had the latest"
+
+    run(case)
+
+
 def test_a_promoted_replica_has_a_later_rank_and_the_former_primary_follows_it(run: Callable[[Case], None]) -> None:
     async def case(nodes: Nodes) -> None:
         assert await nodes.ask(2, "CLUSTER FAILOVER TAKEOVER") == [b"OK"]
