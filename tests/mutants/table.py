@@ -970,9 +970,17 @@ WRITING: Final = (
         "run-cut-by-a-takeover",
         "coalesce-acked",
         "a run that was coalesced before a second takeover of one node comes in several transactions",
-        (Edit(TAKEOVERS, "segment.atomic_to = max(segment.atomic_to, gaps[-1][0])", "pass"),),
+        (Edit(TAKEOVERS, "segment.atomic_to = max(segment.atomic_to, gaps[-1][0], ", "max(0, "),),
         detector="pytest tests/connector/core/test_takeover.py -k another_takeover",
         because=ONE_CASE,
+    ),
+    Mutant(
+        "run-cut-before-its-end",
+        "coalesce-acked",
+        "after a second takeover an operation comes without the one behind it, to which others before it gave way",
+        (Edit(TAKEOVERS, "gaps[-1][0], segment.log.run_behind(written))", "gaps[-1][0])"),),
+        detector="pytest tests/connector/core/test_two_faults.py -k comes_with_it",
+        because=RARE,
     ),
     Mutant(
         "coalesced-across-a-clear",

@@ -124,6 +124,10 @@ class BatchBuilder:
         batch.items.append(OperationsItem(segment.number, segment.partition, operations))
         segment.in_flight = max(segment.in_flight, last.sequence)
         batch.position(segment, last.position)
+        known, number = self._node.positions, segment.number
+        if number in known.resets and known.base_offset(number) == segment.ledger.base_offset:
+            # A position of behind its end is read, and what removed it is not: it was cut off the positions topic.
+            batch.no_reset_state(segment, last.position)
         batch.advance(segment, last.sequence, operations[0].sequence, len(operations))
 
     def _chunks(self, batch: Batch, segments: Sequence[Segment]) -> None:

@@ -132,9 +132,9 @@ class ConnectorCore:
 
     def forget(self, segment: int) -> None:
         """The node is no owner any more: history and op log are gone."""
-        seg = self._segments.pop(segment, None)
-        self._primaries.pop(segment, None)
-        if seg is not None:
+        if segment in self._primaries:
+            self._node.demote(segment)
+        if (seg := self._segments.pop(segment, None)) is not None:
             seg.log.restart(1)
 
     def release(self, segment: int) -> None:

@@ -27,7 +27,8 @@ from deelog_schemas.header import node_number
 from deelog_schemas.member import node_id_of
 from deelog_schemas.positions import State
 
-_MOST_DOUBLED: Final = 6
+_MOST_DOUBLED: Final = 4
+"""So often the patience with a record of one's own is doubled: who reads four minutes late comes to write."""
 
 
 class HangingTransactions:

@@ -100,6 +100,11 @@ class OpLog:
         within = (upto + 1 for above, upto in self._merged if above < sequence < upto)
         return next(within, self.complete_from)
 
+    def run_behind(self, sequence: int) -> int:
+        """The last operation above this one to which others gave way; 0: there is none."""
+        last = self._merged[-1][1] if self._merged else 0
+        return last if last > sequence else 0
+
     def restart(self, complete_from: int) -> int:
         """Drops everything; the log is complete from the given sequence on. Returns how many operations."""
         dropped, self._operations = self._operations, []
@@ -151,7 +156,8 @@ class OpLog:
         if cleared:
             merged.append((dropped[0].sequence - 1, dropped[cleared].sequence))
         if merged:
-            self._merged = _apart(self._merged + merged)
+            first_here = bisect_right(self._merged, above, key=_last)
+            self._merged[first_here:] = _apart(self._merged[first_here:] + merged)
         self._release(dropped)
         self._budget.operations += len(kept)
         self._budget.bytes += sum(map(_size, kept))

@@ -297,7 +297,7 @@ class Takeover:
             return
         if self._is_superseded(segment, scan):
             return
-        segment.recheck = False
+        segment.recheck, segment.in_vain = False, 0
         log, written = segment.log, scan.written or 0
         reason = reason_to_reset(scan, log.complete_behind(written), segment.owed)
         unwritten = log.after(written, segment.last_sequence, 1)
@@ -333,13 +333,12 @@ class Takeover:
         # would hold keys for ever whose rows that one left out.
         ledger.base_offset = max(ledger.base_offset, *scan.complete_resets.values(), -1)
         segment.written = segment.sent = segment.in_flight = written
-        segment.in_vain = 0
         self._node.counts.pruned += segment.log.prune(written)
         self._tell_stream(segment, written)
         # CHECK coalesce-acked: what gave way before this takeover leaves a run that is one transaction after it, too.
         gaps = segment.log.gaps_after(written)
         if gaps and not isinstance(self._node.cache, StreamState):
-            segment.atomic_to = max(segment.atomic_to, gaps[-1][0])
+            segment.atomic_to = max(segment.atomic_to, gaps[-1][0], segment.log.run_behind(written))
         phantoms = scan.phantoms | scan.shown if self._node.settings.may_skip else scan.phantoms
         if phantoms:
             self._to_correct.append((segment, segment.generation, phantoms))

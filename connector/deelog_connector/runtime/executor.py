@@ -218,13 +218,15 @@ class Executor:
             await asyncio.sleep(HANGING_SECONDS)
         found, hidden = list[Hanging | HangingAbort | None](), False
         for (topic, partition), before in zip(self._clients.places(effect.partition), looks, strict=True):
-            now = before if before is None or before.first is None else await self._open_on(topic, partition)
-            if now is None or before is None or before.first is None:
-                hidden |= now is None
+            if before is not None and before.first is None:
+                continue
+            now = None if before is None else await self._open_on(topic, partition)
+            if before is None or now is None:
+                hidden = True
             elif now.first is not None:
                 # A transaction that began since the first look hides nothing that anybody waited for then.
                 hidden |= now.first.offset < before.end
-                if before.first.offset == now.first.offset:
+                if before.first is not None and before.first.offset == now.first.offset:
                     found.append(self._hanging(now.first))
         self._core.hanging_found(effect.partition, [each for each in found if each is not None], hidden)
         self._context.wake()
@@ -272,6 +274,7 @@ class Executor:
                 early = True
                 break
             try:
+                await self._ask_the_log(effect)
                 early, at_end = await self._read_in_turns(effect, wanted)
                 break
             except (KafkaUnusable, ConfigError) as error:
@@ -306,14 +309,12 @@ class Executor:
         Returns whether it ended early, and whether it came to the end of what can be read.
         """
         rest = _Unread(effect.from_offset)
-        while True:
-            await self._ask_the_log(effect)
-            ended = await self._clients.scanning(partial(self._read_up_to, effect, wanted, rest))
-            if ended is not None:
-                return ended
+        while (ended := await self._clients.scanning(partial(self._read_up_to, effect, wanted, rest))) is None:
+            # A log that is cut meanwhile has lost the record that is waited for, too.
             await asyncio.sleep(REST_SECONDS)
             if effect.partition in self._core.withheld:
                 return True, False
+        return ended
 
     async def _read_up_to(
         self, effect: Scan, wanted: set[bytes], rest: _Unread, reader: Reader

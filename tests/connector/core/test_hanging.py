@@ -265,7 +265,8 @@ def test_a_position_that_is_hidden_is_looked_for_until_nothing_hides_it() -> Non
     assert state.outbox == []
 
 
-def test_who_reads_late_waits_longer_each_time() -> None:
+@pytest.mark.parametrize("must_reset", [None, "owners_lost"])
+def test_who_reads_late_waits_longer_each_time(must_reset: str | None) -> None:
     """Its tail is two seconds behind, and it gives a record up after one."""
     world, (old, new) = started()
     world.put(key_of(0), b"a")
@@ -285,14 +286,18 @@ def test_who_reads_late_waits_longer_each_time() -> None:
         return False
 
     new.follow = follow  # type: ignore[method-assign]
-    world.own_all(new)
+    world.own_all(new, must_reset=must_reset)
     for _ in range(300):
         world.now += 0.1
         new.step()
     assert new.core.phase(0) == "writing"
+    assert [segment.in_vain for segment in new.core.primaries()] == SEGMENTS * [0], (
+        "it is patient no longer than it must"
+    )
 
 
-def test_a_partition_where_nobody_waits_any_more_counts_as_hidden_no_more() -> None:
+@pytest.mark.parametrize("how", ["demote", "forget"])
+def test_a_partition_where_nobody_waits_any_more_counts_as_hidden_no_more(how: str) -> None:
     """Its other segments' turns to be reset come."""
     world = World(2, interval=60.0)
     n0, n1 = world.nodes.values()
@@ -303,7 +308,7 @@ def test_a_partition_where_nobody_waits_any_more_counts_as_hidden_no_more() -> N
     n0.step(hang=True)
     n0.finish()
     n0.core.hanging_found(0, [], True)
-    n0.core.demote(0)
+    (n0.core.demote if how == "demote" else n0.core.forget)(0)
     world.primary.pop(0)
     for _ in range(200):
         world.now += 1.0

@@ -430,6 +430,40 @@ def test_what_gave_way_at_an_owner_that_wrote_beyond_what_is_known_is_not_missed
     assert taken_over(world, n1, n2) == ["initial"]
 
 
+@pytest.mark.parametrize("again", ["nothing", "promoted", "owned by another"])
+@pytest.mark.parametrize("then", ["its backup", "who lagged"])
+def test_what_others_gave_way_to_comes_with_it(again: str, then: str) -> None:
+    """An owner of a run writes it as one, also after another takeover: who lacks its end may be elected."""
+    world, n0, n1, n2 = three()
+    world.own(0, n0, n1)
+    world.settle(n0, n1)
+    n2.core.adopt(0, n0.core.history(0))
+    n0.core.paused, before = True, n0.core.last_sequence(0)
+    for key, value, is_lagging in ((0, b"first", True), (1, b"a", True), (0, b"last", False)):
+        operation = world.put(key_of(0, key), value)
+        if is_lagging:
+            n2.core.apply(0, operation)
+            n2.take(operation)
+    assert n0.core.coalesce(0) == 1
+    if again == "owned by another":
+        world.own(0, n1, n0)
+    if again != "nothing":
+        world.own(0, n0, n1)
+    n0.core.paused = False
+    while n0.core.table.positions[0].sequence == before:
+        world.now += 0.1
+        n0.step()
+        n0.follow()
+    world.crash(n0)
+    new = n1 if then == "its backup" else n2
+    if new is n1:
+        world.own(0, n2, n1)  # it cuts its op log
+        world.crash(n2)
+    world.own(0, new)
+    world.settle(new)
+    assert derived(world, 0) == held(new, 0)
+
+
 def test_what_was_in_flight_at_a_look_is_missed_though_another_one_follows_that_the_cut_has_not_taken() -> None:
     """It stands at the very offset from which on the next owner is to read."""
     world, n0, n1, _ = three()
@@ -484,7 +518,8 @@ def test_what_is_cut_off_the_positions_before_it_was_read_is_written_again(what:
     assert node.core.phase(0) == ("writing" if what == "claim" else "released")
 
 
-def test_a_reset_whose_end_is_cut_off_the_positions_alone_is_not_done_again() -> None:
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_reset_whose_end_is_cut_off_the_positions_alone_is_not_done_again(is_busy: bool) -> None:
     world, (old, new) = started()
     world.put(key_of(0), b"a")
     world.settle()
@@ -496,7 +531,9 @@ def test_a_reset_whose_end_is_cut_off_the_positions_alone_is_not_done_again() ->
     until(world, old, "writing")
     world.broker.truncate(POSITIONS, 0, len(log.slots) - before)
     old.follow = lambda: follow(old)  # type: ignore[method-assign]
-    for _ in range(30):
+    for number in range(30):
+        if is_busy:
+            world.put(key_of(0), b"%d" % number)
         world.now += 0.1
         old.step()
     world.fail_over(old, new)
