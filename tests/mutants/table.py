@@ -2809,8 +2809,8 @@ STREAMS: Final = (
             Edit(REDIS_NODE, "            if not link.continues:", "            if False:"),
             Edit(
                 REDIS_NODE,
-                "            self._claims_at = None\n        if not outranked or",
-                "            pass\n        if not outranked or",
+                "            self._claims_at = None\n            return frozenset()\n        if sentinels",
+                "            return frozenset()\n        if sentinels",
             ),
         ),
         detector="scenario promoted_between_two_questions",

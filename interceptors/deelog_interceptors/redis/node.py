@@ -458,7 +458,8 @@ class RedisNode:
         now, outranked, sentinels = self.clock.monotonic(), self.capture.outranked, self.sentinels
         if not outranked:
             self._claims_at = None
-        if not outranked or (sentinels is not None and not sentinels.agreeing):
+            return frozenset()
+        if sentinels is not None and not sentinels.agreeing:
             return frozenset()
         if not self.capture.view.is_primary:  # it writes all the same, until somebody else does
             return frozenset()

@@ -245,8 +245,10 @@ async def keys_written(client: Client, commands: Sequence[Sequence[bytes | Omitt
             error = refusal("the server does not say now which keys a command writes", reply)
             if isinstance(error, LinkLost):
                 raise error
-        keys = None if isinstance(reply, hiredis.ReplyError) else [key for key, flags in reply if b"RO" not in flags]
-        found.append(None if keys is None or _LONG in keys else keys)
+            found.append(None)
+        else:
+            keys = [key for key, flags in reply if b"RO" not in flags]
+            found.append(None if _LONG in keys else keys)
     return found
 
 

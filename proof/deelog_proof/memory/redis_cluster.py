@@ -114,7 +114,8 @@ class ClusterNode:
                 self.moving.pop(slot, None)
                 self.coming.pop(slot, None)
             case "NODE" if id_ in self.members:
-                if id_ == self.me.id and slot in self.coming:
+                latest = max(member.epoch for member in self.members.values())
+                if id_ == self.me.id and slot in self.coming and not 0 < self.me.epoch == latest:
                     self._rises()
                 self._given(slot, id_)
             case _:
@@ -130,16 +131,14 @@ class ClusterNode:
             self.coming.pop(slot, None)
 
     def _rises(self) -> None:
-        if not self.me.epoch or self.me.epoch < max(member.epoch for member in self.members.values()):
-            self.epoch += 1
-            self.me.epoch = self.epoch
+        self.epoch += 1
+        self.me.epoch = self.epoch
 
     def lead(self) -> None:
         """It takes the place of the one that it follows: CLUSTER FAILOVER TAKEOVER."""
         former = self.members[self.me.follows]
         self.me.follows = ""
-        self.epoch += 1
-        self.me.epoch = self.epoch
+        self._rises()
         for slot in list(former.slots):
             self._given(slot, self.me.id)
 
@@ -162,8 +161,7 @@ class ClusterNode:
             return (its.follows if me.follows == its.id and its.follows != me.id else ""), set()
         known.epoch = its.epoch
         if its.epoch == me.epoch and not me.follows and me.id < its.id:
-            self.epoch += 1
-            me.epoch = self.epoch
+            self._rises()
         primary = self.members[me.follows] if me.follows else me
         had, lost = len(primary.slots), set[int]()
         known.slots &= its.slots  # real nodes may go on to believe what nobody claims

@@ -8,16 +8,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-import hiredis
-
 from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.client import Client
 from deelog_interceptors.redis.link import LinkError, LinkLost, fields
 from deelog_proof.memory.redis_keyspace import Refused, Reply, Words
-from deelog_proof.memory.redis_server import encoded
+from deelog_proof.memory.redis_server import encoded, serve
 
 _LOOK_SECONDS: Final = 0.5
-_PIECE: Final = 1 << 16
 
 
 class RedisSentinel:
@@ -54,17 +51,7 @@ class RedisSentinel:
             await client.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        parser = hiredis.Reader()
-        try:
-            while data := await reader.read(_PIECE):
-                parser.feed(data)
-                while (words := parser.gets()) is not False:
-                    writer.write(encoded(self._reply(words)))
-                await writer.drain()
-        except OSError:
-            pass  # the other side has ended it
-        finally:
-            writer.transport.abort()
+        await serve(reader, writer, lambda words: writer.write(encoded(self._reply(words))))
 
     def _reply(self, words: Words) -> Reply:
         match [word.upper() for word in words[:2]], words[2:]:

@@ -220,18 +220,11 @@ class RedisServer:
         return self.keyspace.run(database, words, self._wall_ms())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection, parser = Connection(writer), hiredis.Reader()
+        connection = Connection(writer)
         try:
-            while data := await reader.read(_PIECE):
-                parser.feed(data)
-                while (words := parser.gets()) is not False:
-                    self._answer(connection, words)
-                await writer.drain()
-        except OSError:
-            pass  # the other side has ended it
+            await serve(reader, writer, lambda words: self._answer(connection, words))
         finally:
             self._links.pop(connection, None)
-            writer.transport.abort()
 
     def _answer(self, connection: Connection, words: Words) -> None:
         name = words[0].upper()
@@ -554,6 +547,21 @@ class RedisServer:
             elif name not in (b"PING", b"MULTI", b"EXEC"):
                 self.keyspace.apply(self._selected, words)
             self._pass_on(packed(words))
+
+
+async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Callable[[Words], None]) -> None:
+    """Passes on what a client sends, command by command, until it ends the connection."""
+    parser = hiredis.Reader()
+    try:
+        while data := await reader.read(_PIECE):
+            parser.feed(data)
+            while (words := parser.gets()) is not False:
+                answer(words)
+            await writer.drain()
+    except OSError:
+        pass  # the other side has ended it
+    finally:
+        writer.transport.abort()
 
 
 def encoded(reply: Reply) -> bytes:
