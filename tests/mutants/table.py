@@ -1143,6 +1143,22 @@ RESETS: Final = (
         because=RARE,
     ),
     Mutant(
+        "end-of-another-reset",
+        "",
+        "the end of a reset whose begin was cut away counts as that of the one before, in which readers stay",
+        (Edit(SCAN, 'elif record.control["id"] != self.reset_id:', "elif False:"),),
+        detector="pytest tests/connector/core/test_two_faults.py",
+        because=RARE,
+    ),
+    Mutant(
+        "first-look-under-an-unknown-leader",
+        "",
+        "what was written before the first look, and is cut away before it, is missed by nobody",
+        (Edit(LOG_WATCH, "(epoch >= 0 or segment.ledger.unverified)", "epoch >= 0"),),
+        detector="pytest tests/connector/core/test_log_watch.py",
+        because=RARE,
+    ),
+    Mutant(
         "gaps-of-a-complete-ledger-go",
         "",
         "an owner that looks again goes back to its last position, not to what gave way: a reset for nothing",

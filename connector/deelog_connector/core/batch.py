@@ -114,6 +114,7 @@ class Batch:
 
     def position(self, segment: Segment, position: Position, kind: Kind = Kind.POSITION) -> None:
         """Adds the position up to which the segment is written by this transaction, and from where to read it."""
+        segment.is_unread = False  # this one takes its place
         ledger, changes, cache = segment.ledger, self.node.changes, self.node.cache
         source = ""
         if isinstance(cache, StreamState):

@@ -150,7 +150,7 @@ class BatchBuilder:
             is_due = segment.is_drained and now - segment.renewed_at >= interval
             is_gone = segment.is_unread and segment.sent == segment.last_sequence and not segment.undecided
             if is_due or is_gone:
-                segment.renewed_at, segment.is_unread = now, False
+                segment.renewed_at = now
                 batch.position(segment, segment.history[-1], Kind.POSITION_RENEWAL)
                 if segment.number in node.positions.resets:  # one that has ended, as what is gone has said
                     batch.no_reset_state(segment, segment.history[-1])

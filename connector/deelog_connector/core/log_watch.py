@@ -72,7 +72,7 @@ class LogWatch:
         for segment in self._node.primaries.values():
             if segment.partition != partition:
                 continue
-            if epoch not in (-1, leader_epoch):
+            if epoch != leader_epoch and (epoch >= 0 or segment.ledger.unverified):
                 segment.look_again()
             if segment.phase is Phase.WRITING:  # else what was committed is looked for first
                 segment.ledger.looked(offset, max(segment.in_flight, segment.sent), segment.written or 0)

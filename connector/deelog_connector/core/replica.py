@@ -79,7 +79,7 @@ class Replica:
         """What a backup lacks that holds everything up to `sequence`; None where the op log has not all of it."""
         log = self._node.segment(segment).log
         # CHECK catch-up-by-ops: by operations wherever that is possible, so that the backup can resume one day.
-        if not holds_all_after(log.complete_from, sequence):
+        if not holds_all_after(log.complete_behind(sequence), sequence):
             return None
         operations = [o for o in log if o.sequence > sequence]
         # What was coalesced away is missing: no backup can apply what follows as operations.

@@ -48,6 +48,8 @@ class SegmentScan:
     rows: int | None = None
     """The rows of the reset that is open, whose begin is at the offset `begin`; None: none is."""
     begin: int = -1
+    reset_id: object = None
+    """That of the last begin."""
     deletes: set[bytes] = field(default_factory=set)
     """Keys that the last reset deletes, and sends no row of."""
     from_base: bool = False
@@ -104,7 +106,7 @@ class SegmentScan:
             # CHECK release-is-final: its member writes nothing more before a later claim.
             self.claims = {c for c in self.claims if c[1] != control["member"]}
         elif kind is Kind.RESET_BEGIN:
-            self.open_reset, self.rows, self.begin = True, 0, record.offset
+            self.open_reset, self.rows, self.begin, self.reset_id = True, 0, record.offset, control["id"]
             self.deletes.clear()
         elif self.rows is not None and kind in (Kind.READ, Kind.TOMBSTONE):
             if kind is Kind.READ:
@@ -148,6 +150,8 @@ class SegmentScan:
         # one reset too many.
         if self.rows is None:
             self.missing = _ALL if self.from_base else 0
+        elif record.control["id"] != self.reset_id:
+            self.missing = _ALL  # the end of another one: this one stays open for readers
         else:
             deletes = max(0, record.control.get("taken_back", 0) - len(self.deletes))
             self.missing = record.control["count"] - self.rows + deletes

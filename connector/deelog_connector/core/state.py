@@ -212,7 +212,8 @@ class NodeState:
         segment.reset, segment.owed, segment.marker, segment.snapshot = None, None, None, None
         segment.release_wanted = False
         self.primaries.pop(number, None)
-        if not any(other.marker is not None for other in self.primaries_of(segment.partition)):
+        hidden = segment.partition in self.hidden
+        if hidden and not any(other.marker is not None for other in self.primaries_of(segment.partition)):
             self.hidden.discard(segment.partition)  # nobody looks there any more
 
     def next_number(self) -> int:

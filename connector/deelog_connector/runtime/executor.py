@@ -67,10 +67,10 @@ DENIED_SECONDS: Final = 1.0
 
 @dataclass(slots=True)
 class _Unread:
-    """What a scan has still to read, and how long it may take."""
+    """What a scan has still to read, and until when it waits for it: others may have all readers meanwhile."""
 
     offset: int
-    seconds: float = SCAN_SECONDS
+    until: float | None = None
 
 
 class _Open(NamedTuple):
@@ -323,7 +323,8 @@ class Executor:
         clock, partition = self._port.clock, effect.partition
         await reader.seek({partition: rest.offset})
         began = moved = now = clock.monotonic()
-        while now - began < rest.seconds:
+        until = rest.until = began + SCAN_SECONDS if rest.until is None else rest.until
+        while now < max(until, began + TURN_SECONDS):
             raw = await reader.read(POLL_SECONDS)
             # A read without records says nothing: a refusal takes a few of them.
             self._has_read |= bool(raw) or reader.caught_up
@@ -338,9 +339,8 @@ class Executor:
                 moved = now
                 if effect.keys and now - began > GATHER_SECONDS:
                     return True, False
-            left = rest.seconds - (now - began)
             # The last turn comes to the end of the log again.
-            if reader.caught_up and now - moved > TURN_SECONDS and left > REST_SECONDS + TURN_SECONDS:
-                rest.offset, rest.seconds = reader.next_offset(partition), left - REST_SECONDS
+            if reader.caught_up and now - moved > TURN_SECONDS and until - now > REST_SECONDS + TURN_SECONDS:
+                rest.offset = reader.next_offset(partition)
                 return None
         return False, reader.caught_up

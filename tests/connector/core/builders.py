@@ -72,4 +72,4 @@ def scanned(
     offset: int, segment: int = 0, kind: Kind = Kind.CHANGE, key: bytes = b"k", sequence: int = 1
 ) -> ScannedRecord:
     """A record of epoch 7."""
-    return ScannedRecord(offset, kind, segment, 7, sequence, key, {})
+    return ScannedRecord(offset, kind, segment, 7, sequence, key, {"id": 7})

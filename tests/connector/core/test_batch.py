@@ -57,7 +57,9 @@ def test_a_position_says_from_where_to_read() -> None:
     ledger = segment.ledger
     ledger.read_from, ledger.read_from_sequence, ledger.base_offset, ledger.leader_epoch = 40, 6, 12, 3
     ledger.coalesce(0, 2, 1)
+    segment.is_unread = True
     batch.position(segment, (5, 7))
+    assert not segment.is_unread, "this one takes the place of the one that was lost"
     batch.position(segment, (5, 7), Kind.POSITION_RENEWAL)
     state = PositionState(5, 7, 40, 6, 2, 1, 12, 3, "t", MEMBER)
     assert batch.items == [

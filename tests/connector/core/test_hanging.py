@@ -296,6 +296,17 @@ def test_who_reads_late_waits_longer_each_time(must_reset: str | None) -> None:
     )
 
 
+def test_who_gives_up_many_segments_looks_at_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16,384 of them took 4.5 s."""
+    state = node()
+    for number in range(3):
+        state.own(primary(state, number))
+    monkeypatch.setattr(NodeState, "primaries_of", None)
+    for number in range(3):
+        state.demote(number)
+    assert not state.primaries
+
+
 @pytest.mark.parametrize("how", ["demote", "forget"])
 def test_a_partition_where_nobody_waits_any_more_counts_as_hidden_no_more(how: str) -> None:
     """Its other segments' turns to be reset come."""

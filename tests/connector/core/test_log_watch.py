@@ -392,6 +392,21 @@ def test_under_another_leader_segments_read_again() -> None:
     assert watch.end_of(0) == (12, 2)
 
 
+@pytest.mark.parametrize("written", [False, True])
+def test_under_an_unknown_leader_what_was_written_before_the_first_look_is_read_again(written: bool) -> None:
+    """It may have been cut away before that, e.g. after the topic was made again."""
+    state, watch, here, _ = two_partitions()
+    watch.topic_is("t1")
+    assert watch.topic_is("t2")
+    here.owed, here.phase, here.recheck = None, Phase.WRITING, False
+    here.ledger.resume([])
+    if written:
+        here.ledger.committed(CommittedRun(5, 5, 1, 1))
+    assert watch.end_read(0, 12, 2) == []
+    assert (here.phase, here.recheck) == ((Phase.ACTIVE, True) if written else (Phase.WRITING, False))
+    assert watch.end_of(0) == (12, 2)
+
+
 def test_another_topic_costs_every_segment_a_reset() -> None:
     state, watch, here, there = two_partitions()
     state.changes.cut_in[0] = 1

@@ -19,7 +19,7 @@ def lacks(kinds: list[tuple[Kind, bytes]], *, from_begin: bool) -> bool:
     """Whether READ misses records in a log of these kinds and keys. The reset has two rows, at position (1, 1)."""
     scan = SegmentScan(((1, 9),), from_base=from_begin)
     for offset, (kind, key) in enumerate(kinds):
-        control: dict[str, Any] = {"count": 2} if kind is END else {}
+        control: dict[str, Any] = {"id": 7, "count": 2} if kind is END else {"id": 7}
         sequence = 1 if kind is not Kind.CHANGE else 1 + offset
         scan.apply(ScannedRecord(offset, kind, 0, 1, sequence, key, control))
     return scan.is_truncated
@@ -41,6 +41,13 @@ def test_what_is_missed_of_a_reset(kinds: list[tuple[Kind, bytes]], from_begin: 
     assert lacks(kinds, from_begin=from_begin) is torn
 
 
+def test_an_end_closes_only_its_own_begin() -> None:
+    scan = SegmentScan(((1, 9),))
+    for offset, (kind, reset_id) in enumerate(((BEGIN, 7), (ROW, 0), (END, 8))):
+        scan.apply(ScannedRecord(offset, kind, 0, 1, 1, b"a", {"id": reset_id, "count": 1}))
+    assert (scan.is_truncated, scan.complete_resets) == (True, {})
+
+
 TAKEN = Kind.TOMBSTONE
 
 
@@ -58,11 +65,11 @@ TAKEN = Kind.TOMBSTONE
 )
 def test_what_is_missed_of_what_a_reset_takes_back(kinds: list[tuple[Kind, bytes]], torn: bool) -> None:
     scan = SegmentScan(((1, 9),), from_base=True)
-    scan.apply(ScannedRecord(0, BEGIN, 0, 1, 1, b"", {}))
-    control = {"count": sum(kind is ROW for kind, _ in kinds), "taken_back": 2}
+    scan.apply(ScannedRecord(0, BEGIN, 0, 1, 1, b"", {"id": 7}))
+    control = {"id": 7, "count": sum(kind is ROW for kind, _ in kinds), "taken_back": 2}
     for offset, (kind, key) in enumerate(kinds, 1):
         sequence = 1 + offset if kind is Kind.CHANGE else 1
-        scan.apply(ScannedRecord(offset, kind, 0, 1, sequence, key, control if kind is END else {}))
+        scan.apply(ScannedRecord(offset, kind, 0, 1, sequence, key, control))
     assert scan.is_truncated is torn
 
 
@@ -81,7 +88,7 @@ def test_what_is_missed_of_what_a_reset_takes_back(kinds: list[tuple[Kind, bytes
 def test_what_is_missed_of_an_incremental_snapshot(runs: list[CommittedRun], missed: bool) -> None:
     scan = SegmentScan(((1, 9),), runs=runs)
     for offset, kind in enumerate((ROW, ROW, ROW, Kind.CHANGE, BEGIN, ROW), 10):  # the last one is a reset's
-        scan.apply(ScannedRecord(offset, kind, 0, 1, 1, b"%d" % offset, {}))
+        scan.apply(ScannedRecord(offset, kind, 0, 1, 1, b"%d" % offset, {"id": 7}))
     assert scan.is_truncated is missed
 
 
@@ -113,7 +120,7 @@ def read(scan: SegmentScan, *records: tuple[Kind, int, int, bytes]) -> SegmentSc
     rows = 0
     for offset, (kind, epoch, sequence, key) in enumerate(records):
         rows = 0 if kind is BEGIN else rows + (kind is ROW)
-        scan.apply(ScannedRecord(offset, kind, 0, epoch, sequence, key, {"count": rows} if kind is END else {}))
+        scan.apply(ScannedRecord(offset, kind, 0, epoch, sequence, key, {"id": 7, "count": rows}))
     return scan
 
 
@@ -247,8 +254,8 @@ def test_a_reset_of_which_rows_were_cut_away_is_not_whole_because_other_keys_cha
 ) -> None:
     """Where nobody has looked since, changes are no sign of compaction."""
     scan = SegmentScan(HISTORY, unverified_from=unverified_from)
-    begin = ScannedRecord(2, Kind.RESET_BEGIN, 1, 1, 0, b"", {})
-    for record in (begin, ScannedRecord(5, Kind.RESET_END, 1, 1, 0, b"", {"count": 1})):
+    begin = ScannedRecord(2, Kind.RESET_BEGIN, 1, 1, 0, b"", {"id": 7})
+    for record in (begin, ScannedRecord(5, Kind.RESET_END, 1, 1, 0, b"", {"id": 7, "count": 1})):
         scan.apply(record)
     assert scan.is_truncated
     assert read(scan, (CHANGE, 1, 2, b"a")).is_truncated is truncated

@@ -631,3 +631,24 @@ def test_a_reset_that_was_asked_for_is_not_done_again_in_another_topic() -> None
     world.fail_over(old, new)
     world.settle(new)
     assert world.reader(0).resets == resets
+
+
+def test_the_end_of_a_reset_whose_begin_was_cut_away_ends_none_before_it() -> None:
+    """A reset was begun twice. Readers are within the first one until the next."""
+    world, n0, n1, _ = three()
+    n0.core.ask_reset(0, "signal")
+    until(world, n0, "begun")
+    n0.core.session_lost()
+    until(world, n0, "begun")
+    until(world, n0, "rows")
+    assert world.kinds(0)[-1] == "RESET_BEGIN"
+    slots = partition_log(world, 0).slots
+    lost = next(number for number, slot in enumerate(reversed(slots), 1) if slot.record is not None)
+    world.broker.truncate(CHANGES, 0, lost)
+    until(world, n0, "writing")
+    world.crash(n0)
+    world.own(0, n1)
+    world.put(key_of(0, 3), b"later")
+    world.settle(n1)
+    assert derived(world, 0) == held(n1, 0)
+    assert world.reader(0).resets == ["initial", "truncated"]

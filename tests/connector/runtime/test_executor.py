@@ -628,6 +628,25 @@ def test_a_scan_that_waits_lets_others_have_its_reader(monkeypatch: pytest.Monke
     of_a(test)
 
 
+def test_a_scan_that_others_keep_from_reading_waits_no_longer_than_one_that_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What hides its record is looked for then, however many partitions are hidden."""
+    monkeypatch.setattr(module, "REST_SECONDS", 0.02)
+
+    async def test(world: World) -> None:
+        def slow() -> None:
+            for _ in range(4):
+                world.port.fast.skip()
+
+        world.clients.one.caught_up, world.clients.one.seeking = True, slow
+        await world.after(Scan(0, 3, frozenset({KEY})))
+        assert heard(world) == [(0, False, True)]
+        assert world.clients.one.reads == [(0, 3), (0, 7)]
+
+    of_a(test)
+
+
 def test_a_scan_whose_partition_goes_away_between_two_turns_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REST_SECONDS", 0.02)
 

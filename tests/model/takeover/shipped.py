@@ -117,7 +117,8 @@ class Shipped:
         scan = self.decisions.scan(history)
         scan.written = written
         for offset, r in enumerate(records):
-            control: dict[str, Any] = {"epoch": r.by, "member": MEMBERS[r.who], "first": r.seq}
+            reset_id = r.val[0] if r.kind == "re" else r.val
+            control: dict[str, Any] = {"epoch": r.by, "member": MEMBERS[r.who], "id": reset_id, "first": r.seq}
             key = _KEYS[r.key] if r.kind in ("op", "rs") else b""
             if r.kind == "re":
                 control["count"] = sum(map(bool, r.val[1]))
