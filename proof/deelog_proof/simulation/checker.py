@@ -81,7 +81,6 @@ class Checker(Judge):
         if not isinstance(effect, Commit):
             segments = getattr(effect, "segments", getattr(effect, "segment", ""))
             self.say(f"{node.member} {type(effect).__name__} {segments}".rstrip())
-        self.world.effect_comes(node, effect)
 
     def _well(self, node: Process) -> None:
         """At rest a node says that it is well."""

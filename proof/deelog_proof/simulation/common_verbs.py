@@ -10,7 +10,9 @@ from deelog_proof.memory.broker import Kafka
 from deelog_proof.memory.engine import Engine
 from deelog_proof.memory.network import Network
 from deelog_proof.simulation.context import CHANGES, POSITIONS, TOPOLOGY
-from deelog_proof.simulation.language import Verbs
+from deelog_proof.simulation.event import Event
+from deelog_proof.simulation.failpoints import FAILPOINTS, Failpoints
+from deelog_proof.simulation.language import EVENT, Settings, Verbs
 from deelog_schemas.config import Config
 
 TOPICS: Final = {"changes": CHANGES, "positions": POSITIONS, "topology": TOPOLOGY}
@@ -47,6 +49,7 @@ class Cluster(Protocol):
     engine: Engine
     kafka: Kafka
     network: Network
+    failpoints: Failpoints
     config: Config
     hanging: set[str]
     """Node ids that pause in their next transaction."""
@@ -71,6 +74,17 @@ def apply_reach(cluster: Cluster, node_id: str) -> None:
     for node in cluster.living():
         if node.node_id == node_id:
             node.reach()
+
+
+def moment(argument: str, _: Settings, __: Sequence[str]) -> str:
+    """What is wrong with the name of a failpoint."""
+    known = argument.partition(":")[0] in FAILPOINTS
+    return "" if known else f"{argument} is none of {', '.join(FAILPOINTS)}"
+
+
+@_verb("", "moment", EVENT, fault=False)
+def at(cluster: Cluster, node_id: str, moment: str, verb: str, *arguments: str) -> None:
+    cluster.failpoints.arm(node_id, moment, Event(cluster.engine.now, verb, arguments))
 
 
 @_verb()

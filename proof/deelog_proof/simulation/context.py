@@ -118,7 +118,7 @@ class Context(Protocol):
     def effect_comes(self, node: Process, effect: Effect) -> None:
         """An effect of a core is about to be executed."""
 
-    def moment_comes(self, node: Process, name: str, kind: str) -> None:
+    def moment_comes(self, node: Process, name: str, *kinds: str) -> None:
         """See `failpoints.FAILPOINTS`. Raises `Gone` where the node ends there."""
 
     def view_comes(self, node: Process, view: View) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from deelog_connector.core.effects import (
     Commit,
@@ -19,8 +19,8 @@ from deelog_connector.core.effects import (
     StateItem,
     TakenBackItem,
 )
+from deelog_proof.memory.engine import Engine
 from deelog_proof.simulation.event import Event
-from deelog_proof.simulation.process import Process
 
 FAILPOINTS: Final[dict[str, str]] = {
     "open": "a producer's session is about to be opened",
@@ -35,13 +35,24 @@ FAILPOINTS: Final[dict[str, str]] = {
     "superseded": "a newer process was found",
     "captured": "an operation is captured and not sent to backups",
     "view": "a view is about to be followed",
-    "sends": "a frame is about to be sent to another node",
+    "sends": "a frame is about to be sent to another process",
 }
 """Failpoints, and when they are reached. `commit`, `appended`, `committed` may name the transaction's content
 (`commit:claim`), `captured` the operation's reason, `view` the new role (`view:primary`), `sends` the frame
-(`sends:patch`)."""
+(`sends:patch`), or the command (`sends:role`)."""
 
 _CONTROL: Final = {"reset_begin": "begin", "reset_end": "end"}
+
+
+class Comes(Protocol):
+    """A process that reaches them."""
+
+    node_id: str
+    member: str
+    engine: Engine
+
+    @property
+    def alive(self) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -73,7 +84,7 @@ class Failpoints:
         """Removes all armed failpoints."""
         self._armed.clear()
 
-    def come(self, node: Process, name: str, kinds: frozenset[str] = frozenset()) -> bool:
+    def come(self, node: Comes, name: str, kinds: frozenset[str] = frozenset()) -> bool:
         """A failpoint is reached; returns whether the node ended."""
         if self._armed:
             names = {name, *(f"{name}:{kind}" for kind in kinds)}
@@ -86,14 +97,14 @@ class Failpoints:
                 self._happen(event)
         return not node.alive
 
-    def effect(self, node: Process, effect: Effect) -> bool:
+    def effect(self, node: Comes, effect: Effect) -> bool:
         """An effect is about to be executed; returns whether the node ended."""
         kinds: frozenset[str] = frozenset()
         if isinstance(effect, Commit):
             kinds = self._under_way[node.member] = _kinds(effect)
         return self.come(node, {"openproducer": "open"}.get(name := type(effect).__name__.lower(), name), kinds)
 
-    def transaction(self, node: Process, name: str) -> bool:
+    def transaction(self, node: Comes, name: str) -> bool:
         """The open transaction reaches a failpoint; returns whether the node ended."""
         return self.come(node, name, self._under_way.get(node.member, frozenset()))
 

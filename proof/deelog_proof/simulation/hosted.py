@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, Protocol
 
+from deelog_connector.core import ConnectorCore
+from deelog_connector.core.effects import Effect
 from deelog_connector.errors import KafkaUnavailable, NodeSuperseded, TopologyError
 from deelog_proof.memory.broker import Kafka
 from deelog_proof.memory.engine import Engine
@@ -37,6 +39,7 @@ class Surroundings(Protocol):
     unreached: dict[str, set[tuple[str, int]]]
 
     def transaction_comes(self, node: Any, name: str) -> None: ...
+    def effect_comes(self, node: Any, effect: Effect) -> None: ...
     def ended(self, node: Any) -> None: ...
 
 
@@ -70,6 +73,21 @@ class Hosted:
         port = MemoryPort(self.loop, self._around.kafka, name=name, moment=moment)
         self._ports.append(port)
         return port
+
+    def watch(self, core: ConnectorCore) -> None:
+        """Has the core's effects seen one by one, each before it is carried out."""
+        poll = core.poll
+
+        def polled(now: float, now_us: int) -> Iterable[Effect]:
+            return self.seen(poll(now, now_us))
+
+        vars(core).update(poll=polled)
+
+    def seen(self, effects: Iterable[Effect]) -> Iterator[Effect]:
+        """They are about to be carried out."""
+        for effect in effects:
+            self._around.effect_comes(self, effect)
+            yield effect
 
     async def live(self, runs: Runs) -> None:
         """As `hosting.process.run`, without signals and REST."""

@@ -17,6 +17,9 @@ from deelog_proof.simulation.event import Event
 MOST_ARGUMENTS: Final = 40
 """Of a verb whose arguments include another verb with its own, or a command's words."""
 
+EVENT: Final = "event"
+"""The shape of an argument that is a verb, with its own behind it."""
+
 Handler: TypeAlias = Callable[..., bool | None]
 Settings: TypeAlias = Mapping[str, int]
 Shape: TypeAlias = Callable[[str, Settings, Sequence[str]], str]
@@ -57,9 +60,11 @@ class Verbs(dict[str, Verb]):
         return verb.fault and (verb.ends is None or event.arguments[-1:] != (verb.ends,))
 
     def happen(self, cluster: Any, event: Event) -> bool:
-        """Executes an event; False where it cannot happen now."""
-        arguments = (cluster.names.get(argument, argument) for argument in event.arguments)
-        return self[event.verb].handler(cluster, *arguments) is not False
+        """Executes an event; False where it cannot happen now. An event in its arguments keeps its names until then."""
+        verb, names, arguments = self[event.verb], cluster.names, event.arguments
+        own = verb.shapes.index(EVENT) if EVENT in verb.shapes else len(arguments)
+        known = (names.get(argument, argument) for argument in arguments[:own])
+        return verb.handler(cluster, *known, *arguments[own:]) is not False
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ class Language:
         if not least <= len(arguments) <= most:
             raise ValueError(f"{verb} takes {least} to {most} arguments")
         for number, (shape, argument) in enumerate(zip(shapes, arguments, strict=False)):
-            if shape == "event":
+            if shape == EVENT:
                 self.check(argument, arguments[number + 1 :], settings)
             elif shape and (wrong := self.shapes[shape](argument, settings, arguments[:number])):
                 raise ValueError(wrong)

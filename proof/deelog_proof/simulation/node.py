@@ -42,7 +42,7 @@ class Node(Hosted):
         self.grid: grid.Node = self.loop.within(_Observed, self, config)
         self.member = self.grid.member
         self.core: ConnectorCore = self.grid.connector.core
-        self._watch(self.core)
+        self.watch(self.core)
         self.skew = world.skews.get(node_id, 0.0)
         self.reach()
         self.loop.within(self.loop.create_task, self.live(self.grid))
@@ -137,22 +137,22 @@ class Node(Hosted):
 
     # -- seams --------------------------------------------------------------------------------------------------------
 
-    def _watch(self, core: ConnectorCore) -> None:
-        """Has the core's effects seen one by one, each before it is carried out."""
-        poll, snapshot = core.poll, core.snapshot
-
-        def polled(now: float, now_us: int) -> Iterable[Effect]:
-            return self._seen(poll(now, now_us))
+    def watch(self, core: ConnectorCore) -> None:
+        """Its snapshots too."""
+        super().watch(core)
+        snapshot = core.snapshot
 
         def begun(segment: int) -> Any:
             self.world.checker.snapshot_begun(self, segment)
             return snapshot(segment)
 
-        vars(core).update(poll=polled, snapshot=begun)
+        vars(core).update(snapshot=begun)
 
-    def _seen(self, effects: Iterable[Effect]) -> Iterator[Effect]:
+    def seen(self, effects: Iterable[Effect]) -> Iterator[Effect]:
+        """By the checker too."""
         for effect in effects:
             self.world.checker.effect(self, effect)
+            self.world.effect_comes(self, effect)
             yield effect
             if isinstance(effect, SnapshotRead | SnapshotRefused):
                 self.world.checker.snapshot_over(self, effect.segment, isinstance(effect, SnapshotRead))

@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Final, Generic, TypeVar
 
+from deelog_connector.core.effects import Effect
 from deelog_connector.core.reset_strategy import Strategy
 from deelog_connector.kafka_port import COMPACTED
 from deelog_connector.runtime import Connector
 from deelog_proof.memory.broker import Kafka
 from deelog_proof.memory.engine import Engine
+from deelog_proof.memory.loop import NodeLoop
 from deelog_proof.memory.network import Network
 from deelog_proof.simulation.context import CHANGES, POSITIONS
 from deelog_proof.simulation.event import Event
+from deelog_proof.simulation.failpoints import Failpoints
 from deelog_proof.simulation.hosted import Gone, Hosted
 from deelog_proof.simulation.judge import Judge, Violation
 from deelog_proof.simulation.language import Settings
@@ -77,6 +80,8 @@ class Run(ABC, Generic[P]):
         self.kafka.create(CHANGES, self.partitions)
         self.kafka.create(POSITIONS, self.partitions, COMPACTED)
         self.network = Network(self.engine)
+        self.network.sends = self._sends
+        self.failpoints = Failpoints(self._happen)
         self.nodes: dict[str, P] = {}
         """The newest process of each node id."""
         self.everybody: list[P] = []
@@ -178,15 +183,40 @@ class Run(ABC, Generic[P]):
             self.checker.say(f"{node.member} ends")
             node.loop.kill()
 
+    # -- failpoints: a process that ends at one does nothing more, not even the rest of its turn ----------------------
+
+    def effect_comes(self, node: Any, effect: Effect) -> None:
+        """An effect of a core is about to be executed."""
+        if self.failpoints.effect(node, effect):
+            raise Gone
+
+    @abstractmethod
+    def _sent(self, node: P, data: bytes) -> str:
+        """The name of what a process is about to send; empty where nobody waits for it."""
+
+    def _sends(self, loop: NodeLoop, data: bytes) -> None:
+        if self.failpoints.waits:
+            node = next(node for node in self.everybody if node.loop is loop)
+            if name := self._sent(node, data):
+                self.moment_comes(node, "sends", name.lower())
+
+    def moment_comes(self, node: Any, name: str, *kinds: str) -> None:
+        """See `failpoints.FAILPOINTS`."""
+        if self.failpoints.come(node, name, frozenset(kinds)):
+            raise Gone
+
     def transaction_comes(self, node: Any, name: str) -> None:
         """The open transaction of a node is `appended`, or `committed`."""
+        if self.failpoints.transaction(node, name):
+            raise Gone
         if name == "appended" and node.node_id in self.hanging:
             self.hanging.discard(node.node_id)
             self.counts["hanging transactions"] += 1
             node.pause()
 
     def _end_faults(self, node_ids: Iterable[str]) -> None:
-        """Those of the brokers and of the network between these nodes."""
+        """Those of the brokers and of the network between these nodes, and those that are still to come."""
+        self.failpoints.clear()
         self.kafka.up = True
         self.kafka.recover_all()
         self.kafka.refused.clear()

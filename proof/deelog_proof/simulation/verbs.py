@@ -12,10 +12,9 @@ import orjson
 from deelog_connector.kafka_port import OutRecord
 from deelog_proof.simulation import common_verbs
 from deelog_proof.simulation.clients import Clients
-from deelog_proof.simulation.common_verbs import LACKS, TOPICS, apply_reach, live
+from deelog_proof.simulation.common_verbs import LACKS, TOPICS, apply_reach, live, moment
 from deelog_proof.simulation.context import CHANGES, POSITIONS, TOPOLOGY, Context
-from deelog_proof.simulation.event import Event
-from deelog_proof.simulation.failpoints import FAILPOINTS, Failpoints
+from deelog_proof.simulation.failpoints import Failpoints
 from deelog_proof.simulation.language import Language, Settings, Verbs, numbered, on_or_off, one_of, whole
 from deelog_proof.simulation.process import Process
 from deelog_schemas import keys
@@ -313,11 +312,6 @@ def let(cluster: Cluster, name: str, who: str, segment: str) -> bool:
     return bool(candidates)
 
 
-@_verb("", "moment", "event", fault=False)
-def at(cluster: Cluster, node_id: str, moment: str, verb: str, *arguments: str) -> None:
-    cluster.failpoints.arm(node_id, moment, Event(cluster.engine.now, verb, arguments))
-
-
 def _stranger_ends(cluster: Cluster, name: str, partition: int) -> None:
     """Also where its transaction is left open: that is a stranger's to mend."""
     session = cluster.kafka.init(name, name)
@@ -354,11 +348,6 @@ def _partition(argument: str, settings: Settings, before: Sequence[str]) -> str:
     return numbered("partition")(argument, settings, before)
 
 
-def _moment(argument: str, _: Settings, __: Sequence[str]) -> str:
-    known = argument.partition(":")[0] in FAILPOINTS
-    return "" if known else f"{argument} is none of {', '.join(FAILPOINTS)}"
-
-
 VERBS.update(common_verbs.VERBS)
 LANGUAGE: Final = Language(
     SETTINGS,
@@ -370,7 +359,7 @@ LANGUAGE: Final = Language(
         "partition": _partition,
         "number": whole,
         "state": on_or_off,
-        "moment": _moment,
+        "moment": moment,
         "who": one_of(LET),
         "kind": one_of(Kind.__members__),
         "operation": one_of((*OPERATIONS, *SELDOM)),

@@ -7,22 +7,18 @@ from typing import Final
 
 import msgspec
 
-from deelog_connector.core.effects import Effect
 from deelog_connector.core.reset_strategy import Strategy
 from deelog_connector.runtime import Connector
 from deelog_interceptors.grid.data.segment import Role
 from deelog_interceptors.grid.replication import frames
 from deelog_interceptors.grid.topology.view import View
 from deelog_proof.memory.broker import DEFAULTS
-from deelog_proof.memory.loop import NodeLoop
 from deelog_proof.simulation.checker import Checker
 from deelog_proof.simulation.clients import Clients
 from deelog_proof.simulation.common_verbs import skew
 from deelog_proof.simulation.context import NOTIFICATIONS
 from deelog_proof.simulation.event import Event
-from deelog_proof.simulation.failpoints import Failpoints
 from deelog_proof.simulation.filtering import fields_of
-from deelog_proof.simulation.hosted import Gone
 from deelog_proof.simulation.node import Node
 from deelog_proof.simulation.process import Process
 from deelog_proof.simulation.run import Run, connector_fields
@@ -49,8 +45,6 @@ class World(Run[Node]):
         self.strategy = Strategy(_fields(settings)["reset.strategy"])
         self._fields = _fields(settings)
         self.config = parse({**self._fields, "node.id": "n0"})
-        self.network.sends = self._sends
-        self.failpoints = Failpoints(self._happen)
         self.checker = checker(self)
         self.kafka.on_stable = self.checker.stable
         self.kafka.on_loss = self.checker.lose_part
@@ -58,11 +52,9 @@ class World(Run[Node]):
         for number in range(self.node_count):
             self.start(f"n{number}")
 
-    def _sends(self, loop: NodeLoop, data: bytes) -> None:
-        if self.failpoints.waits:
-            node = next(n for n in self.everybody if n.loop is loop)
-            name, *_ = msgspec.msgpack.decode(data[frames.LENGTH_BYTES :])
-            self.moment_comes(node, "sends", name.lower())
+    def _sent(self, node: Node, data: bytes) -> str:
+        name, *_ = msgspec.msgpack.decode(data[frames.LENGTH_BYTES :])
+        return str(name)
 
     def _counted(self) -> Counter[str]:
         counts = super()._counted()
@@ -106,24 +98,6 @@ class World(Run[Node]):
         """The Kafka partition of a segment."""
         return keys.partition_of(segment, self.partitions, self.segments)
 
-    def transaction_comes(self, node: Process, name: str) -> None:
-        """The open transaction of a node is `appended`, or `committed`."""
-        if self.failpoints.transaction(node, name):
-            raise Gone
-        super().transaction_comes(node, name)
-
-    # -- failpoints: a node that ends at one does nothing more, not even the rest of its turn --------------------------
-
-    def effect_comes(self, node: Process, effect: Effect) -> None:
-        """An effect of a core is about to be executed."""
-        if self.failpoints.effect(node, effect):
-            raise Gone
-
-    def moment_comes(self, node: Process, name: str, kind: str) -> None:
-        """See `failpoints.FAILPOINTS`."""
-        if self.failpoints.come(node, name, frozenset({kind})):
-            raise Gone
-
     def view_comes(self, node: Process, view: View) -> None:
         """A node is about to apply a view."""
         kinds = set()
@@ -134,8 +108,7 @@ class World(Run[Node]):
                 kinds.add("demoted")
             elif segment.role is Role.NONE and node.member in row.holders:
                 kinds.add("backup")
-        if self.failpoints.come(node, "view", frozenset(kinds)):
-            raise Gone
+        self.moment_comes(node, "view", *kinds)
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -151,7 +124,6 @@ class World(Run[Node]):
         """Ends all faults: brokers and network recover, paused nodes resume, dead ones restart."""
         self.checker.say("--- peace")
         self.checker.looks_from_now_on()
-        self.failpoints.clear()
         for node_id in [node_id for node_id, seconds in self.skews.items() if seconds > MOST_AHEAD]:
             skew(self, node_id, "0")  # brokers take nothing from it
         self._end_faults(self.nodes)

@@ -17,6 +17,7 @@ class Beside(Hosted):
         self.redis: RedisNode = self.loop.within(RedisNode, config, self.port)
         self.member = self.redis.member
         self.core = self.redis.connector.core
+        self.watch(self.core)
         self.reach()
         self.redis.failure.add_done_callback(self._failed)
         self.loop.within(self.loop.create_task, self.live(self.redis))

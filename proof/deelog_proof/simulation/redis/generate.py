@@ -10,7 +10,7 @@ from typing import Final
 from deelog_proof.simulation.common_verbs import LACKS
 from deelog_proof.simulation.event import Event
 from deelog_proof.simulation.redis.server import DATA
-from deelog_proof.simulation.redis.verbs import SETTINGS, TAGS
+from deelog_proof.simulation.redis.verbs import SETTINGS, TAGS, VERBS
 from deelog_proof.simulation.script import Script
 
 FAULTS: Final[dict[str, tuple[str, ...]]] = {
@@ -39,6 +39,14 @@ HINDRANCES: Final = (
     "move",
 )
 """What may go wrong while a replica becomes primary."""
+MOMENTS: Final = (
+    "open", "commit:claim", "appended:claim", "committed:claim", "scan", "fence", "commit:active", "committed:active",
+    "commit:changes", "appended:changes", "committed:changes", "commit:begin", "committed:begin",
+    "commit:first", "committed:rows", "commit:end", "committed:end", "commit:release", "released", "steppeddown",
+    *["sends:role"] * 3, "sends:info", "sends:psync", "sends:replconf", "sends:multi", "sends:scan", "sends:type",
+    "sends:cluster", "sends:sentinel",
+)  # fmt: skip
+"""When a fault comes that does not come at a time: in a takeover, in what is written, before a question to a server."""
 _STEPS_PER_SECOND: Final = 1500
 """About so many steps has a second of a script."""
 
@@ -73,6 +81,10 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
         writer.plot(kinds)
     for _ in range(chance.choice((1, 3)) if "move" in kinds else 0):
         writer.fault("move", chance.uniform(0.1, seconds))
+    # A stream of its own: the rest of a seed does not depend on it.
+    writer.chance = random.Random(f"redis moments {seed}")
+    for _ in range(writer.chance.choice((0, 0, 1, 3, 6)) if kinds else 0):
+        writer.aim(kinds)
     return Script(settings, tuple(sorted(writer.events, key=lambda e: e.at)), f"seed {seed}", cache="redis")
 
 
@@ -139,6 +151,16 @@ class _Writer:
             self.command(start + draw.uniform(-0.02, length))
         for _ in range(draw.randrange(1, 4)):
             self.fault(draw.choice(kinds), start + draw.uniform(0, length))
+
+    def aim(self, kinds: Sequence[str]) -> None:
+        """A plot whose faults come at moments of connectors."""
+        draw, first = self.chance, len(self.events)
+        self.plot(kinds)
+        for number, event in enumerate(self.events[first:], first):
+            if VERBS.is_fault(event) and draw.random() < 0.7:
+                own = [name for name in event.arguments if name[0] == "c"][:1]
+                node, moment = draw.choice((*own * 3, "writer", "writer", "reader", "*")), draw.choice(MOMENTS)
+                self.events[number] = Event(event.at, "at", (node, moment, event.verb, *event.arguments))
 
     def _takeover(self, start: float, kinds: Sequence[str]) -> None:
         """A replica that lags becomes primary: what it lacks is lost, Kafka may have it, and more goes wrong."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from deelog_proof.memory.redis_keyspace import WRITES
 from deelog_proof.simulation import common_verbs
-from deelog_proof.simulation.common_verbs import LACKS, live
+from deelog_proof.simulation.common_verbs import LACKS, live, moment
 from deelog_proof.simulation.language import Language, Settings, Verbs, numbered, on_or_off, one_of, whole
 from deelog_proof.simulation.redis.beside import Beside
 from deelog_proof.simulation.redis.context import RedisContext
@@ -43,7 +43,7 @@ LEAST: Final[Settings] = {"sentinels": 0, "acks_all": 0, "tombstones": 0, "strat
 
 SHARED: Final = (
     "crash", "pause", "resume", "hang", "lose", "fence", "cut", "heal", "break", "slow", "kafka", "nokafka", "yeskafka",
-    "away", "back",
+    "away", "back", "at",
 )  # fmt: skip
 """The verbs that scripts of any cache have."""
 VERBS: Final = Verbs()
@@ -199,5 +199,6 @@ LANGUAGE: Final = Language(
         "state": on_or_off,
         "topic": one_of(("changes", "positions")),
         "lack": one_of(LACKS),
+        "moment": moment,
     },
 )

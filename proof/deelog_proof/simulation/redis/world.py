@@ -154,6 +154,10 @@ class RedisWorld(Run[Hosted]):
         self._name()
         return node
 
+    def _sent(self, node: Hosted, data: bytes) -> str:
+        """The first command that a connector sends; what servers send is as late as the network has it."""
+        return data.split(b"\r\n", 3)[2].decode() if isinstance(node, Beside) else ""
+
     # -- what verbs do ------------------------------------------------------------------------------------------------
 
     def addressee(self, words: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from deelog_proof.simulation.campaign import Plan, run
 from deelog_proof.simulation.cli import simulate
-from deelog_proof.simulation.redis.generate import FAULTS
+from deelog_proof.simulation.redis.generate import FAULTS, MOMENTS
 from deelog_proof.simulation.redis.vacuity import GUARD
 from deelog_proof.simulation.redis.verbs import TAGS, VERBS
 from deelog_proof.simulation.redis.world import RedisWorld
@@ -142,6 +142,43 @@ def test_a_connector_leaves_and_a_twin_takes_its_place() -> None:
     assert [verdict.counts[f"did {name}"] for name in ("leave", "restart", "twin")] == [1, 1, 1]
 
 
+STORY = (
+    *(f"{at / 100:.2f} write MSET k{at % 9} {at} m{at % 9} {at}" for at in range(3, 100, 3)),
+    "0.10 leave writer",
+    "0.20 write RPUSH l x / HSET h f v",
+    "0.25 write FLUSHDB",
+    "0.40 restart c1",
+    "0.49 cut primary replica",
+    "0.53 failover replica",
+    "0.56 heal r1 r2",
+    "0.56 heal r1 r3",
+    "0.65 kafka off",
+    "0.70 kafka on",
+    "0.75 split replica",
+    *(f"0.85 follow {server}" for server in ("r1", "r2", "r3")),
+    "0.90 write SWAPDB 0 1 / SWAPDB 0 1",
+)
+"""What connectors do: takeovers, resets, corrections, images, a release."""
+ELSEWHERE = ("steppeddown", "sends:cluster")
+"""Moments that this story has not."""
+
+
+@pytest.mark.parametrize("moment", [name for name in dict.fromkeys(MOMENTS) if name not in ELSEWHERE])
+def test_nothing_is_lost_when_a_connector_ends_or_its_server_fails_over_at_a_moment(moment: str) -> None:
+    lines = [
+        "set servers 3",
+        "set acks_all 0",
+        f"set sentinels {3 * (moment == 'sends:sentinel')}",
+        *STORY,
+        f"0.00 at * {moment} crash it",
+        "0.25 restart c1",
+        f"0.45 at * {moment} failover replica",
+        f"0.72 at * {moment} crash it",
+    ]
+    _, verdict = played(*sorted(lines, key=lambda line: "" if line[0] == "s" else line))
+    assert verdict.counts["did crash"] + verdict.counts["did failover"] > 1, "the moment has come"
+
+
 CLUSTER = ("set servers 4", "set shards 2")
 
 
@@ -239,6 +276,8 @@ def test_what_cannot_happen_is_passed_over() -> None:
         ("0.1 leave r1", "r1 is no connector: they are writer, reader, c1, c2"),
         ("0.1 restart r1 some", "some is none of none, same, saved, append-only"),
         ("0.1 away topology 0 leader", "topology is none of changes, positions"),
+        ("0.1 at c1 restarted crash it", "restarted is none of open, commit, "),
+        ("0.1 at c1 scan crash", "crash takes 1 to 1 arguments"),
         ("0.1 trim r1 much", "much is no whole number"),
         ("0.1 move g r1", "g is none of a, b, c, d, e, f"),
         ("0.1 failover primary2", "primary2 is no server: they are primary, replica, r1, r2"),
