@@ -237,8 +237,12 @@ class World:
     def start(self, node_id: str) -> Node:
         """A new process under a node id."""
         self.incarnation += 1
-        self.members.append(Node(self, f"{node_id}@{self.incarnation}"))
+        self.members.append(self.new(f"{node_id}@{self.incarnation}"))
         return self.members[-1]
+
+    def new(self, member: str) -> Node:
+        """A process."""
+        return Node(self, member)
 
     def crash(self, node: Node) -> None:
         """kill -9: memory is lost; an open transaction stays until it is fenced or times out."""

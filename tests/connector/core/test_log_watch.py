@@ -395,7 +395,7 @@ def test_under_another_leader_segments_read_again() -> None:
 @pytest.mark.parametrize("written", [False, True])
 def test_under_an_unknown_leader_what_was_written_before_the_first_look_is_read_again(written: bool) -> None:
     """It may have been cut away before that, e.g. after the topic was made again."""
-    state, watch, here, _ = two_partitions()
+    _, watch, here, _ = two_partitions()
     watch.topic_is("t1")
     assert watch.topic_is("t2")
     here.owed, here.phase, here.recheck = None, Phase.WRITING, False
