@@ -168,7 +168,8 @@ class Node:
             return self._scan(effect)
         else:
             self.announcements.append(effect)
-            if isinstance(effect, Corrected):
+            # Nobody takes what an owner sends that has been succeeded.
+            if isinstance(effect, Corrected) and self.world.primary.get(effect.segment) is self:
                 for operation in effect.operations:
                     self.world.replicate(self, effect.segment, operation)
         return True
