@@ -204,6 +204,9 @@ class Cuts:
         return True
 
     def coalesce(self) -> bool:
+        """Behind writes that Kafka has not got yet."""
+        for _ in range(self.chance.randrange(5)):
+            self.put()
         return bool(self.owner.core.coalesce(0))
 
     def pause(self) -> bool:
