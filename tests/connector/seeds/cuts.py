@@ -13,6 +13,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from deelog_connector.core.effects import Effect, Scan, SteppedDown
+from deelog_connector.core.reset_strategy import Strategy
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import SegmentReader
 from tests.connector.world import CHANGES, PARTITIONS, POSITIONS, Node, World, entry_of, key_of, partition_log
@@ -81,7 +82,8 @@ class Cuts:
     def __init__(self, seed: int) -> None:
         self.chance = Random(f"cuts {seed}")
         self.acks_all = self.chance.random() < 0.7
-        self.world = CutWorld(3, batch=self.chance.choice((2, 3, 50)))
+        strategy = self.chance.choice((Strategy.MARKER, Strategy.MARKER, Strategy.TOMBSTONES))
+        self.world = CutWorld(3, batch=self.chance.choice((2, 3, 50)), strategy=strategy)
         self.world.watching = False
         self.happened: Counter[str] = Counter()
         self._late: dict[Cut, Look] = {}
@@ -114,11 +116,13 @@ class Cuts:
             self.hear_late: 6,
             self.cut: 2,
             self.cut_positions: 1,
+            self.go_on_and_die: 2,
             self.elect: 1,
             self.coalesce: 6,
             self.pause: 3,
             self.lose_session: 3,
             self.reset: 3,
+            self.snapshot: 2,
             self.clear: 1,
             self.own: 5,
             self.write_on: 2,
@@ -199,6 +203,15 @@ class Cuts:
             self.world.broker.truncate(POSITIONS, 0, log.end - self.chance.choice(unread))
         return bool(unread)
 
+    def go_on_and_die(self) -> bool:
+        """The last transaction is cut away, its owner goes on for a while without a look, and dies."""
+        self.world.broker.truncate(CHANGES, 0, 1)
+        for _ in range(self.chance.randrange(5)):
+            if self.chance.random() < 0.3:
+                self.put()
+            self.phase()
+        return self._elect("dies")
+
     def elect(self) -> bool:
         partition_log(self.world, 0).elect()
         return True
@@ -221,6 +234,14 @@ class Cuts:
         self.owner.core.ask_reset(0, "signal")
         return True
 
+    def snapshot(self) -> bool:
+        """An incremental one."""
+        core = self.owner.core
+        may = core.phase(0) != "idle" and core.may_snapshot(0)
+        if may:
+            core.snapshot(0)
+        return may
+
     def hang(self) -> bool:
         """A transaction stays open for a while."""
         node = self.owner
@@ -241,10 +262,12 @@ class Cuts:
 
     def own(self) -> bool:
         """Another one that is in sync is elected. The old one has died, or hears of it, or does not."""
+        return self._elect(self.chance.choice(("dies", "dies", "hears", "does not hear")))
+
+    def _elect(self, way: str) -> bool:
         old, backups = self.owner, [node for node in self.world.backups[0] if node.alive]
         if not backups:
             return False
-        way = self.chance.choice(("dies", "dies", "hears", "does not hear"))
         new = self.chance.choice(backups)
         if way == "dies":
             self.world.crash(old)
@@ -285,7 +308,10 @@ class Cuts:
         self.happened.update(f"reset {reason}" for reason in reader.resets)
         derived = {key: entry.value for key, entry in reader.entries.items()}
         held = {entry.key: entry.value for entry in owner.entries(0)}
-        return "" if derived == held and not reader.open else f"derived {derived}, held {held}, {reader.resets}"
+        if derived != held or reader.open:
+            return f"derived {derived}, held {held}, {reader.resets}"
+        stock = self.world.stock(0) if self.world.strategy.takes_back else held
+        return "" if stock == held else f"who knows no resets has {stock}, held {held}, {reader.resets}"
 
     def _rest(self) -> None:
         """The owner writes on, and looks now and then."""
