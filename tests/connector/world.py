@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import TypeVar
 
 from deelog_connector.core import ConnectorCore, Settings
@@ -437,8 +438,13 @@ def started(nodes: int = 2, batch: int = 50, pipeline: Pipeline | None = None) -
 
 def skipping(operations: str) -> Pipeline:
     """A pipeline with `skipped.operations`."""
-    fields = {"topic.prefix": "p", "cache.name": "c", "node.id": "n", "bootstrap.servers": "h:1"}
-    pipeline = Pipeline.of(parse(fields | {"skipped.operations": operations}), time, Counter())
+    return transforming({"skipped.operations": operations})
+
+
+def transforming(fields: Mapping[str, str]) -> Pipeline:
+    """A pipeline with these fields."""
+    needed = {"topic.prefix": "p", "cache.name": "c", "node.id": "n", "bootstrap.servers": "h:1"}
+    pipeline = Pipeline.of(parse({**needed, **fields}), time, Counter())
     assert pipeline is not None
     return pipeline
 

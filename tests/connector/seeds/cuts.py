@@ -12,13 +12,26 @@ from collections.abc import Callable
 from random import Random
 from typing import Final, NamedTuple
 
+from deelog_connector.core import history as past
 from deelog_connector.core.effects import Effect, Scan, SteppedDown
 from deelog_connector.core.reset_strategy import Strategy
+from deelog_proof.simulation.filtering import BY_KEY, content_of, fields_of
 from deelog_schemas.errors import RecordError
 from deelog_schemas.fold import SegmentReader
-from tests.connector.world import CHANGES, PARTITIONS, POSITIONS, Node, World, entry_of, key_of, partition_log
+from deelog_schemas.header import Kind
+from tests.connector.world import (
+    CHANGES,
+    PARTITIONS,
+    POSITIONS,
+    Node,
+    World,
+    entry_of,
+    key_of,
+    partition_log,
+    transforming,
+)
 
-KEYS: Final = 4
+KEYS: Final = 5
 _REST: Final = 60
 """Steps of the last owner, between which it looks now and then."""
 
@@ -83,7 +96,9 @@ class Cuts:
         self.chance = Random(f"cuts {seed}")
         self.acks_all = self.chance.random() < 0.7
         strategy = self.chance.choice((Strategy.MARKER, Strategy.MARKER, Strategy.TOMBSTONES))
-        self.world = CutWorld(3, batch=self.chance.choice((2, 3, 50)), strategy=strategy)
+        self.skips = self.chance.choice((0, 0, BY_KEY))
+        pipeline = transforming(fields_of(self.skips)) if self.skips else None
+        self.world = CutWorld(3, self.chance.choice((2, 3, 50)), strategy, pipeline=pipeline)
         self.world.watching = False
         self.happened: Counter[str] = Counter()
         self._late: dict[Cut, Look] = {}
@@ -307,11 +322,31 @@ class Cuts:
             return f"{owner.member} is in {owner.core.phase(0)}"
         self.happened.update(f"reset {reason}" for reason in reader.resets)
         derived = {key: entry.value for key, entry in reader.entries.items()}
-        held = {entry.key: entry.value for entry in owner.entries(0)}
+        content = content_of({entry.key: (entry.value, None) for entry in owner.entries(0)}, self.skips)
+        held = {key: value for key, (value, _) in content.items()}
         if derived != held or reader.open:
             return f"derived {derived}, held {held}, {reader.resets}"
+        if missing := self._missing(owner):
+            return f"{sorted(missing)} of {owner.core.history(0)} are not in the topic, {reader.resets}"
         stock = self.world.stock(0) if self.world.strategy.takes_back else held
         return "" if stock == held else f"who knows no resets has {stock}, held {held}, {reader.resets}"
+
+    def _missing(self, owner: Cut) -> set[int]:
+        """The sequences behind the last reset that the topic has not; where operations gave way that says nothing."""
+        if self.happened["coalesce"]:
+            return set()
+        found, covered, history = set[int](), 0, owner.core.history(0)
+        for record in self.world.records(0):
+            kind, position, sequence = record.header.kind, record.header.position, record.header.position[1]
+            if not past.holds(history, position):
+                continue
+            if kind is Kind.RESET_END:
+                covered = sequence
+            elif kind is Kind.CHANGE:
+                found.add(sequence)
+            elif kind is Kind.SKIPPED:
+                found.update(range(record.control["first"], sequence + 1))
+        return set(range(covered + 1, owner.core.last_sequence(0) + 1)) - found
 
     def _rest(self) -> None:
         """The owner writes on, and looks now and then."""
