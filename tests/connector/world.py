@@ -74,6 +74,7 @@ class Node:
         self.session = 0
         self.tails = dict.fromkeys(range(PARTITIONS), 0)
         codec = JsonCodec(CHANGES, "test", "p", "c")
+        self.pipeline = world.pipeline
         self.encoder = Encoder(codec, CHANGES, POSITIONS, member, True, clock=time)
         self.decoder = Decoder(codec)
         self.hanging: Commit | None = None
@@ -147,7 +148,7 @@ class Node:
             self.session = broker.init(self.node_id)
             core.producer_opened()
         elif isinstance(effect, Commit):
-            items = effect.items if self.world.pipeline is None else self.world.pipeline(effect.items)
+            items = effect.items if self.pipeline is None else self.pipeline(effect.items)
             cause = broker.append(self.node_id, self.session, list(self.encoder.records(items)))
             if cause is None and hang:
                 self.hanging = effect

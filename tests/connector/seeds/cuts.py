@@ -48,6 +48,11 @@ class Look(NamedTuple):
 class Cut(Node):
     """A node whose looks are asked for, and whose log says itself what it holds."""
 
+    def __init__(self, world: World, member: str) -> None:
+        super().__init__(world, member)
+        if world.pipeline is not None:
+            self.pipeline = transforming(fields_of(BY_KEY))  # one counts what it drops of a reset
+
     def look(self, partition: int) -> Look:
         log = self.world.broker.logs[CHANGES, partition]
         return Look(partition, log.end, log.epoch, log.stable)
@@ -207,8 +212,10 @@ class Cuts:
         return False
 
     def cut(self) -> bool:
-        count = self.chance.choice((1, 1, 1, 2, 4, 8))
-        return bool(self.world.broker.truncate(CHANGES, 0, count))
+        """Of what is behind its owner's last look, seldom of more."""
+        log = partition_log(self.world, 0)
+        unseen = log.end - self.owner.core.end_of(0)[0] + self.chance.choice((0, 0, 0, 4))
+        return unseen > 0 and bool(self.world.broker.truncate(CHANGES, 0, self.chance.randrange(1, unseen + 1)))
 
     def cut_positions(self) -> bool:
         """What nobody has read: whoever reads behind the end of a topic notices that."""
@@ -219,8 +226,8 @@ class Cuts:
         return bool(unread)
 
     def go_on_and_die(self) -> bool:
-        """The last transaction is cut away, its owner goes on for a while without a look, and dies."""
-        self.world.broker.truncate(CHANGES, 0, 1)
+        """The owner goes on for a while without a look, and dies."""
+        self.cut()
         for _ in range(self.chance.randrange(5)):
             if self.chance.random() < 0.3:
                 self.put()
@@ -293,6 +300,9 @@ class Cuts:
         others = [node for node in self._nodes() if node is not new and (node is not old or way != "does not hear")]
         self._own(new, self.chance.sample(others, self.chance.randrange(1, len(others) + 1)))
         self.happened[f"old owner {way}"] += 1
+        if self.chance.random() < 0.5:
+            for _ in range(4):
+                self.phase()
         return True
 
     def _own(self, new: Node, backups: list[Cut]) -> None:
@@ -337,15 +347,14 @@ class Cuts:
             return set()
         found, covered, history = set[int](), 0, owner.core.history(0)
         for record in self.world.records(0):
-            kind, position, sequence = record.header.kind, record.header.position, record.header.position[1]
-            if not past.holds(history, position):
-                continue
-            if kind is Kind.RESET_END:
-                covered = sequence
-            elif kind is Kind.CHANGE:
+            kind, (epoch, sequence) = record.header.kind, record.header.position
+            end = past.end_of(history, epoch)
+            if kind is Kind.SKIPPED:  # a part of them may be in the history
+                found.update(range(record.control["first"], min(sequence, end) + 1))
+            elif kind is Kind.CHANGE and sequence <= end:
                 found.add(sequence)
-            elif kind is Kind.SKIPPED:
-                found.update(range(record.control["first"], sequence + 1))
+            elif kind is Kind.RESET_END:  # one beyond the history is followed by another
+                covered = sequence
         return set(range(covered + 1, owner.core.last_sequence(0) + 1)) - found
 
     def _rest(self) -> None:
