@@ -126,7 +126,7 @@ class Beside:
         """The seconds until Kafka has all that the server has now."""
         offset = self.live.offset
         return until(
-            lambda: self._has(offset), PATIENCE, f"the connector to write all; its log {self.child.tail()}", 0.02
+            lambda: self._has(offset), PATIENCE, f"the connector to write all; its log {self.child.tail()}", 0.2
         )
 
     def _has(self, offset: int) -> bool:
