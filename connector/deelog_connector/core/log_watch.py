@@ -49,7 +49,8 @@ class LogWatch:
         `intact` is the log's answer where `doubts` asked for it: whether it still holds all up to the offset seen last,
         under the leader epoch of then. If it was not asked, an end below that offset is a truncation: the segments owe
         a reset. An intact log that ends below is that of a broker that has just started: its high watermark trails.
-        Under another leader the segments read again what Kafka holds, and look for what was committed since.
+        Under another leader, or the first one that is known, the segments read again what Kafka holds, and look for
+        what was committed since.
         """
         changes = self._node.changes
         seen, epoch = self.end_of(partition)
