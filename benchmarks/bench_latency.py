@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import math
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from confluent_kafka import Consumer, TopicPartition
 
-from benchmarks.common import Figure, kafka, parser, quiet, show
-from deelog_schemas.config import Config
+from benchmarks.common import Figure, Watcher, kafka, parser, show
 from tests.spark.processes import WAIT, Job
 from tests.support.changes import Cache, config_of
 from tests.support.waiting import waiting
@@ -34,31 +31,10 @@ LIVE = 20_000
 """Keys in turn."""
 
 
-class Watcher(threading.Thread):
-    """Notes when each change is seen in a topic, by the number that its key holds."""
-
-    def __init__(self, config: Config, topic: str) -> None:
-        super().__init__(daemon=True)
-        self._client = Consumer(
-            {
-                **quiet(",".join(config["bootstrap.servers"])),
-                "group.id": uuid.uuid4().hex,
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 10,
-            }
-        )
-        self._client.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
-        self.seen: dict[bytes, float] = {}
-        self.ending = False
-
-    def run(self) -> None:
-        while not self.ending:
-            for message in self._client.consume(2000, 0.01):
-                value = message.value()
-                if message.error() is None and value:
-                    start = value.rindex(b'"value":"') + 9
-                    self.seen[value[start : value.index(b'"', start)]] = time.perf_counter()
-        self._client.close()
+def told_by(value: bytes) -> bytes:
+    """The value of the entry, which no two changes have."""
+    start = value.rindex(b'"value":"') + 9
+    return value[start : value.index(b'"', start)]
 
 
 def measure(bootstrap: str, folder: Path, rate: int, interval: int, seconds: int) -> Iterator[Figure]:
@@ -70,7 +46,8 @@ def measure(bootstrap: str, folder: Path, rate: int, interval: int, seconds: int
     job = Job(config, folder)
     try:
         job.running()
-        watchers = [Watcher(config, topic) for topic in (config.topics.changes, config.topics.diff)]
+        topics = config.topics.changes, config.topics.diff
+        watchers = [Watcher(bootstrap, topic, PARTITIONS, told_by) for topic in topics]
         for watcher in watchers:
             watcher.start()
         committed = _write(cache, rate, seconds + WARM_SECONDS)

@@ -18,7 +18,6 @@ import re
 import signal
 import socket
 import tempfile
-import threading
 import time
 import urllib.request
 import uuid
@@ -30,13 +29,13 @@ from typing import Any
 import hiredis
 import javaproperties
 import numpy as np
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 from redis.exceptions import RedisError
 
-from benchmarks.common import Figure, kafka, parser, quiet, show
+from benchmarks.common import Figure, Watcher, kafka, parser, quiet, show
 from deelog_connector.devkafka.ports import HOST, free_ports
 from deelog_interceptors.redis import reading
 from deelog_interceptors.redis.address import Address
@@ -209,34 +208,20 @@ def pipelines(live: Live) -> float:
     return time.perf_counter() - began
 
 
-class Watcher(threading.Thread):
-    """Notes when each SET's number stands in a topic."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        super().__init__(daemon=True)
-        settings = {**quiet(bootstrap), "group.id": topic, "isolation.level": "read_committed", "fetch.wait.max.ms": 10}
-        self._client = Consumer(settings)
-        self._client.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-        self.seen: dict[int, float] = {}
-        self.ending = False
-
-    def run(self) -> None:
-        while not self.ending:
-            for message in self._client.consume(2000, 0.01):
-                found = _NUMBER.search(message.value() or b"") if message.error() is None else None
-                if found is not None:
-                    self.seen.setdefault(int(found[1]), time.perf_counter())
-        self._client.close()
+def number_in(value: bytes) -> bytes | None:
+    """That of a SET, in its record's value."""
+    found = _NUMBER.search(value)
+    return None if found is None else found[1]
 
 
 def latencies(live: Live, beside: Beside, bootstrap: str, seconds: float) -> np.ndarray:
     """In ms."""
-    watcher = Watcher(bootstrap, beside.topic)
+    watcher = Watcher(bootstrap, beside.topic, PARTITIONS, number_in)
     watcher.start()
-    made: dict[int, float] = {}
+    made: dict[bytes, float] = {}
     begun, first = time.perf_counter(), next(_FIRST)
     for number in range(int(seconds * RATE)):
-        made[first + number] = time.perf_counter()
+        made[b"%d" % (first + number)] = time.perf_counter()
         live.client.set(f"key:{number % KEYS:08d}", f"n{first + number}n")
         left = begun + (number + 1) / RATE - time.perf_counter()
         if left > 0:
@@ -244,7 +229,7 @@ def latencies(live: Live, beside: Beside, bootstrap: str, seconds: float) -> np.
     until(lambda: made.keys() <= watcher.seen.keys(), PATIENCE, "every SET to stand in the topic")
     watcher.ending = True
     watcher.join()
-    return np.array([watcher.seen[number] - at for number, at in made.items()]) * 1000
+    return np.array([watcher.seen[name] - at for name, at in made.items()]) * 1000
 
 
 def measure(bootstrap: str, folder: Path, number: int, seconds: float) -> list[Figure]:

@@ -13,7 +13,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from deelog_connector.core import history as past
-from deelog_connector.core.effects import Effect, Scan, SteppedDown
+from deelog_connector.core.effects import Scan, SteppedDown
 from deelog_connector.core.reset_strategy import Strategy
 from deelog_proof.simulation.filtering import BY_KEY, content_of, fields_of
 from deelog_schemas.errors import RecordError
@@ -68,7 +68,7 @@ class Cut(Node):
         for partition in range(PARTITIONS):
             self.hear(self.look(partition))
 
-    def scan(self, effect: Scan) -> bool:
+    def _scan(self, effect: Scan) -> bool:
         """A scan reads from the beginning where the log ends below its start, as consumers do, and never waits."""
         log = self.world.broker.logs[CHANGES, effect.partition]
         for place in effect.places:
@@ -80,11 +80,6 @@ class Cut(Node):
         self.core.scanned(effect.partition, records)
         self.core.scan_ended(effect.partition, found, not log.open)
         return found
-
-    def carry_out(self, effect: Effect, hang: bool) -> bool:
-        if isinstance(effect, Scan):
-            return self.scan(effect)
-        return super().carry_out(effect, hang)
 
 
 class CutWorld(World):
@@ -269,7 +264,7 @@ class Cuts:
         node = self.owner
         if node.hanging is None:
             node.step(hang=True)
-        elif node.hanging is not None:
+        else:
             node.finish()
         return True
 
