@@ -2948,7 +2948,7 @@ STREAMS: Final = (
         "came-back-as-deleted",
         "",
         "the keys of a move that is taken back at once are told as deleted",
-        (Edit(TAPE, "isinstance(change, Touched) and change.arrived and", "False and"),),
+        (Edit(TAPE, "change.arrived and tape.came_back(key)", "False"),),
         detector="pytest tests/interceptors/redis/test_tape.py -k comes_back",
         because=NO_STREAM,
     ),

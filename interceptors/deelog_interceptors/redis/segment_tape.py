@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -47,13 +48,6 @@ class Image(NamedTuple):
     offset: int
 
 
-class _Told(NamedTuple):
-    """A change that was handed over, or that has given way, with its sequence."""
-
-    sequence: int
-    change: TapedChange
-
-
 class _Placed(NamedTuple):
     """An image, and the offset of the change that it stands at."""
 
@@ -62,6 +56,10 @@ class _Placed(NamedTuple):
 
 
 _NOWHERE: Final = _Placed(-1, Image(b"", None, None, -1))
+_PUT: Final = str(Reason.PUT)
+_REMOVE: Final = str(Reason.REMOVE)
+_CLEAR: Final = str(Reason.CLEAR)
+_CORRECT: Final = str(Reason.CORRECT)
 _offset: Final = attrgetter("offset")
 
 
@@ -72,8 +70,10 @@ class SegmentTape:
     begin: int
     mark: Anchor | None = None
     """Up to where Kafka has it; None: not known."""
-    told: deque[_Told] = field(default_factory=deque)
-    """What was handed over and is not known to be in Kafka."""
+    told: deque[TapedChange] = field(default_factory=deque)
+    """What was handed over, or has given way, and is not known to be in Kafka: one after another in sequence."""
+    told_behind: int = 0
+    """The sequence before the first of them."""
     waiting: deque[TapedChange] = field(default_factory=deque)
     """What was not handed over."""
     is_kept: bool = True
@@ -97,7 +97,7 @@ class SegmentTape:
     def add(self, change: TapedChange) -> None:
         """The next change."""
         self.waiting.append(change)
-        if self.is_open:
+        if self.is_open and (self.touched or change.reason != _PUT):  # most are a value of a key that nobody reads
             self._touch(change)
 
     def lacks_what_was_before(self) -> bool:
@@ -108,11 +108,11 @@ class SegmentTape:
         """A key that had gone to another node is here again: if that is not told yet, it was no delete. Whether so."""
         for number in reversed(range(len(self.waiting))):
             change = self.waiting[number]
-            if change.key == key and change.reason != Reason.CLEAR:
+            if change.key == key and change.reason != _CLEAR:
                 break
         else:
             return False
-        if change.reason != Reason.REMOVE:
+        if change.reason != _REMOVE:
             return False
         self.waiting[number] = unread = change._replace(reason=UNREAD)
         if self.is_open:
@@ -125,8 +125,9 @@ class SegmentTape:
         if self.mark is not None and mark < self.mark:
             return
         self.mark = mark
-        while self.told and self.told[0].sequence <= mark.sequence:
+        while self.told and self.told_behind < mark.sequence:
             self.told.popleft()
+            self.told_behind += 1
         while not self.is_open and self.waiting and self.waiting[0].offset <= mark.offset:
             self.waiting.popleft()
         for kept in (self.later, self.rows):
@@ -139,7 +140,7 @@ class SegmentTape:
         A key that went more often than that was also removed by somebody: which time is not known. Nor is it where a
         change in between is not here any more.
         """
-        gone = max(self.begin, self.mark.offset if self.mark else 0, self.told[-1].change.offset if self.told else 0)
+        gone = max(self.begin, self.mark.offset if self.mark else 0, self.told[-1].offset if self.told else 0)
         if low < gone:
             return 0
         removed: dict[bytes, list[int]] = {}
@@ -147,7 +148,7 @@ class SegmentTape:
             change = self.waiting[number]
             if change.offset <= low:
                 break
-            if change.offset <= high and change.reason == Reason.REMOVE and change.key in reasons:
+            if change.offset <= high and change.reason == _REMOVE and change.key in reasons:
                 removed.setdefault(change.key, []).append(number)
         named = [
             pair
@@ -163,8 +164,8 @@ class SegmentTape:
 
     def close(self) -> None:
         """Nothing is handed over any more; what is not in Kafka waits again."""
-        everything = [told.change for told in self.told] + list(self.waiting)
-        self.waiting = deque(change for change in everything if change.reason != Reason.CORRECT)
+        everything = chain(self.told, self.waiting)
+        self.waiting = deque(change for change in everything if change.reason != _CORRECT)
         self.is_open, self.skipped = False, 0
         for kept in (self.told, self.touched, self.cleared, self.images, self.rows, self.later, self.wrong):
             kept.clear()
@@ -187,7 +188,7 @@ class SegmentTape:
             offset = waiting.popleft().offset
         self.mark, self.is_open = Anchor(offset, written), True
         for change in waiting:
-            if change.offset == ahead.get(change.key) and change.reason != Reason.CLEAR:
+            if change.offset == ahead.get(change.key) and change.reason != _CLEAR:
                 self.rows[change.key] = self.later[change.key] = change.offset
         for change in waiting:
             self._touch(change)
@@ -197,13 +198,13 @@ class SegmentTape:
         assert self.mark is not None
         pending: dict[bytes, int] = {}
         for change in self.waiting:
-            if change.reason != Reason.CLEAR:
+            if change.reason != _CLEAR:
                 pending.setdefault(change.key, change.offset)
-        offset = self.told[-1].change.offset if self.told else self.mark.offset
+        offset = self.told[-1].offset if self.told else self.mark.offset
         for key in pending.keys() & set(keys):  # that change may be lost with its server
             self.later.setdefault(key, pending[key])
         for key in sorted(set(keys) - pending.keys(), reverse=True):
-            change = TapedChange(offset, Reason.CORRECT, key, None, None, False, 0)
+            change = TapedChange(offset, _CORRECT, key, None, None, False, 0)
             self.waiting.appendleft(change)
             self._touch(change)
 
@@ -217,7 +218,7 @@ class SegmentTape:
 
     def is_cleared(self, upto: int) -> bool:
         """Whether there was a clear since `drop`, up to that offset."""
-        return any(change.reason == Reason.CLEAR and change.offset <= upto for change in self.waiting)
+        return any(change.reason == _CLEAR and change.offset <= upto for change in self.waiting)
 
     def take_rows(self, images: Iterable[Image], listed: int, sequence: int) -> list[Entry]:
         """What was read since `drop`: rows of that sequence, the last one. The changes behind are handed over.
@@ -262,63 +263,67 @@ class SegmentTape:
 
         It stops before a change that is to be read, and where the op logs have no room.
         """
-        waiting, images, rows, count = self.waiting, self.images, self.rows, 0
+        waiting, told, images, rows, count = self.waiting, self.told, self.images, self.rows, 0
         last = sink.last_sequence(segment)
-        while waiting and waiting[0].offset <= acked:
+        if not told:
+            self.told_behind = last
+        while waiting:
             change = waiting[0]
             offset, reason, key, value, expires_at, created, ts_us = change
-            if reason == Reason.CLEAR:
+            if offset > acked:
+                break
+            if reason == _CLEAR:
                 if not sink.has_room(OVERHEAD):
                     break
                 self._forget(offset)
             else:
                 at, image = images.get(key, _NOWHERE)
-                unread = _waits(change)
+                unread = reason in (UNREAD, _CORRECT)
                 if (unread and offset > at) or not sink.has_room(
                     OVERHEAD + len(key) + len(value or image.value or b"")
                 ):
                     break
                 ahead = rows.get(key, -1) if rows else -1
                 if offset < ahead or (unread and offset < at):
-                    self._give_way(last, waiting.popleft(), max(at, ahead))
+                    self._give_way(waiting.popleft(), max(at, ahead))
                     count += 1
                     continue
                 if offset == at:
                     if unread or image.value is not None:  # what has expired since was set all the same
                         value, expires_at = image.value, image.expires_at
-                    if value is not None and reason != Reason.CORRECT:
-                        reason = Reason.PUT
+                    if value is not None and reason != _CORRECT:
+                        reason = _PUT
                     elif reason == UNREAD:
-                        reason = Reason.REMOVE
+                        reason = _REMOVE
                     del images[key]
                 if key in self.wrong:
                     self.wrong.discard(key)
-                    reason = Reason.CORRECT
+                    reason = _CORRECT
             sink.append(segment, reason, key, value, expires_at, ts_us, not created, skipped=self.skipped)
             last, self.skipped = last + self.skipped + 1, 0
-            self.told.append(_Told(last, waiting.popleft()))
+            told.append(waiting.popleft())
             count += 1
         if count:
             sink.acked(segment, last)
         return count
 
-    def _give_way(self, last: int, change: TapedChange, at: int) -> None:
+    def _give_way(self, change: TapedChange, at: int) -> None:
         """This change is not told; the one at that offset is."""
         self.skipped += 1
         self.later[change.key] = at
-        if change.reason == Reason.CORRECT:
+        if change.reason == _CORRECT:
             self.wrong.add(change.key)
-        self.told.append(_Told(last + self.skipped, change))
+        self.told.append(change)
 
     def offset_at(self, sequence: int) -> int:
         """The offset up to which Kafka has it with that sequence."""
         assert self.mark is not None
         if sequence <= self.mark.sequence:
             return self.mark.offset
-        return self.told[sequence - self.told[0].sequence].change.offset
+        return self.told[sequence - self.told_behind - 1].offset
 
     def _touch(self, change: TapedChange) -> None:
-        if change.reason == Reason.CLEAR:
+        if change.reason == _CLEAR:
             self.cleared.append(change.offset)
         elif change.key in self.touched:
             self.touched[change.key].append(change)
@@ -335,10 +340,10 @@ class SegmentTape:
 
 def _waits(change: TapedChange) -> bool:
     """Whether a change is to be read."""
-    return change.reason in (UNREAD, Reason.CORRECT)
+    return change.reason in (UNREAD, _CORRECT)
 
 
 def _is_within(change: TapedChange, read: Mapping[bytes, Image]) -> bool:
-    if change.reason == Reason.CLEAR:  # its key is no entry's
+    if change.reason == _CLEAR:  # its key is no entry's
         return False
     return change.key in read and change.offset <= read[change.key].offset

@@ -30,6 +30,8 @@ from deelog_schemas.operation import Reason
 
 _PASSED_OVER: Final = frozenset({b"PING", b"MULTI", b"EXEC", b"REPLCONF", b"ping", b"multi", b"exec"})
 _SELECT: Final = frozenset({b"SELECT", b"select"})
+_PUT: Final = str(Reason.PUT)
+_REMOVE: Final = str(Reason.REMOVE)
 _KNOWN: Final = _PASSED_OVER | _SELECT | COMMANDS.keys()
 
 
@@ -252,8 +254,7 @@ class Tape:
         if found is None:
             self._unknown(repr(arguments[0])[:80], offset)
             return
-        for number, change in enumerate(found):
-            at = offset - (len(found) - 1 - number)
+        for at, change in enumerate(found, offset - len(found) + 1):
             if isinstance(change, Cleared):
                 if change.everywhere or self.database == self._captured:
                     slot = change.slot
@@ -280,28 +281,29 @@ class Tape:
         return [number for number, tape in enumerate(self.segments) if tape.is_kept]
 
     def _change(self, change: Put | Removed | Touched, at: int, ts_us: int) -> None:
-        key, expires_at, created, value = change.key, None, False, None
+        key, database = change.key, self.database
         if isinstance(change, Touched) and change.database is not None:
-            captured = change.database == self._captured
-        else:
-            captured = self.database == self._captured
-        if not captured:
+            database = change.database
+        if database != self._captured:
             return
         if isinstance(key, Omitted) or not self._values.accepts(key):
             self.passed_over += 1
             return
         segment = segment_of(key, len(self.segments))
-        if not self.segments[segment].is_kept:
+        tape = self.segments[segment]
+        if not tape.is_kept:
             return
-        if isinstance(change, Removed):
-            reason = str(Reason.REMOVE)
-        elif isinstance(change, Touched) or isinstance(change.value, Omitted):
-            reason, created = UNREAD, change.created
+        reason, value, expires_at, created = UNREAD, None, None, False
+        if isinstance(change, Put):
+            _, string, expires_at, created = change
+            if isinstance(string, Omitted):
+                expires_at = None
+            else:
+                reason, value = _PUT, self._values.string(key, string)
+        elif isinstance(change, Removed):
+            reason = _REMOVE
         else:
-            reason, created, expires_at = str(Reason.PUT), change.created, change.expires_at
-            value = self._values.string(key, change.value)
-        if isinstance(change, Touched) and change.arrived and self.segments[segment].came_back(key):
-            created = False
+            created = change.created and not (change.arrived and tape.came_back(key))
         self._add(segment, TapedChange(at, reason, key, value, expires_at, created, ts_us))
 
     def _add(self, segment: int, change: TapedChange) -> None:

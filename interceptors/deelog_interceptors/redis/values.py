@@ -41,6 +41,8 @@ class Values:
     def __init__(self, config: Config) -> None:
         self._limit = EntryLimit.of(config)
         self._text = config["cache.key.format"] != "bytes"
+        self._sure = self._limit.sure - len(_UNAVAILABLE_STRING)
+        """Keys of so many bytes always fit, beside a value that is not told."""
         self.unavailable = 0
         """Entries that were too large to be told."""
 
@@ -58,7 +60,7 @@ class Values:
                 key.decode()
         except UnicodeDecodeError:
             return False
-        return not self._limit.problem(key, _unavailable("string"))
+        return len(key) <= self._sure or not self._limit.problem(key, _UNAVAILABLE_STRING)
 
     def string(self, key: bytes, value: bytes) -> bytes:
         """The value of a string."""
@@ -77,7 +79,9 @@ class Values:
         return _unavailable(kind.decode())
 
     def _limited(self, key: bytes, kind: bytes, value: bytes) -> bytes:
-        return self.too_large(kind) if self._limit.problem(key, value) else value
+        if len(key) + len(value) <= self._limit.sure or not self._limit.problem(key, value):
+            return value
+        return self.too_large(kind)
 
 
 def _least(kind: bytes, content: Content) -> int:
@@ -111,6 +115,9 @@ def encode(kind: bytes, content: Content) -> bytes | None:
 
 def _dumped(name: str, value: Any) -> bytes:
     return orjson.dumps({"type": name, "value": value}, option=orjson.OPT_SORT_KEYS)
+
+
+_UNAVAILABLE_STRING: Final = _unavailable("string")
 
 
 def _shape(kind: bytes, content: Content, text: Callable[[bytes], str]) -> Any:
