@@ -2615,14 +2615,30 @@ TOPOLOGY: Final = (
         because="the clocks of the simulation go on while a process is stopped",
     ),
     Mutant(
+        "view-told-once",
+        "",
+        "a member that registers again writes over the view that the topic has nowhere else: a later controller waits",
+        (Edit(REGISTRY, "if self.view.topology_id > self._recorded:", "if self.view.topology_id > self._told:"),),
+        detector="pytest tests/interceptors/grid/topology/test_registry.py -k registration_alone",
+        because="three processes must be started anew within seconds of the loss of the topology topic",
+    ),
+    Mutant(
+        "view-of-another-kept",
+        "",
+        "a member knows a view of another one's registration alone, and does not tell it: a later controller waits",
+        (Edit(REGISTRY, " or self.view.topology_id > max(self._recorded, self._told)", ""),),
+        detector="pytest tests/interceptors/grid/topology/test_registry.py -k registration_alone",
+        because="three processes must be started anew within seconds of the loss of the topology topic",
+    ),
+    Mutant(
         "lost-view-stays-lost",
         "",
         "the view of a topology topic that was made again is nowhere: who starts later makes one of its own",
         (
             Edit(
-                CONTROLLER_SERVICE,
-                "view_stands = False\n        self._lost_at",
-                "view_stands = True\n        self._lost_at",
+                REGISTRY,
+                "self.view_stands, self._recorded, self._told = False, 0, 0",
+                "self.view_stands, self._recorded, self._told = True, 0, 0",
             ),
         ),
         detector="pytest tests/interceptors/grid/topology/test_controller_service.py -k written_anew_once",

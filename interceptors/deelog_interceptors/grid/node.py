@@ -162,16 +162,16 @@ class Node:
         await self._or_failure(self._until(lambda: self.member in self.view.members))
         self.serves = True
 
-    async def _register(self, *, after_loss: bool = False) -> None:
+    async def _register(self) -> None:
         client, peer = self.addresses
-        record = self._registry.registration(Registration(self.member, client, peer), after_loss=after_loss)
+        record = self._registry.registration(Registration(self.member, client, peer))
         await self._topology.publish(*record)
 
-    async def _register_sometime(self, *, after_loss: bool = False) -> None:
+    async def _register_sometime(self) -> None:
         """Registers again once Kafka answers."""
         while True:
             try:
-                await self._register(after_loss=after_loss)
+                await self._register()
                 return
             except TopologyError as error:
                 log.warning("%s; trying again", error)
@@ -286,8 +286,7 @@ class Node:
     # -- topology ---------------------------------------------------------------------------------------------------
 
     def _registry_read(self) -> None:
-        if self._registry.overwritten and self._beats > 0:
-            self._registry.overwritten = False
+        if self._registry.must_register and self._beats > 0:
             self._spawn(self._register_sometime(), "register again")
         self._dial()
         self.controller_service.changed()
@@ -295,7 +294,7 @@ class Node:
     def _topology_lost(self) -> None:
         """The topic was made again, or has lost records: what stands in memory is written anew."""
         if self._beats >= 0:  # a node that is starting waits for its own record
-            self._spawn(self._register_sometime(after_loss=True), "register again")
+            self._spawn(self._register_sometime(), "register again")
         self.controller_service.lost()
 
     def view_read(self, view: View) -> None:

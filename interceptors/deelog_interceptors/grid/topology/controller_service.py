@@ -128,7 +128,7 @@ class ControllerService:
 
     def lost(self) -> None:
         """The topology topic was made again, or has lost records: the controller writes its view anew."""
-        self._registry.view_stands = False
+        self._registry.lost()
         self._lost_at = self._clock.monotonic()
         self._event.set()
 

@@ -27,23 +27,40 @@ class Registry:
         self.view = View(0, "", {}, tuple(SegmentState() for _ in range(segments)))
         self.view_stands = False
         """Whether the topic has a view, so that who starts later finds it. The controller sets it, too."""
+        self._recorded = 0
+        """The last view that was read as such. A later one is known of a member's registration alone."""
+        self._told = 0
+        """The view that the last registration of this member was made with."""
         self.own: str | None = None
         """The member that this process is, once it registers."""
         self.token = ""
         self.overwritten = False
-        """An older process wrote its registration over this one's: register again."""
+        """An older process wrote its registration over this one's."""
         self._topic, self._segments = topic, segments
         self._on_view, self._on_change = on_view, on_change
         self._first_count: int | None = None
         self._has_registered = False
         self._waiting: dict[str, asyncio.Event] = {}
 
-    def registration(self, own: Registration, *, after_loss: bool = False) -> tuple[str, bytes]:
-        """The record with which a member registers. After a loss of the topic it has the last view that it knows."""
+    def lost(self) -> None:
+        """The topic was made again, or has lost records: nothing is there that is not read from now on."""
+        self.view_stands, self._recorded, self._told = False, 0, 0
+
+    @property
+    def must_register(self) -> bool:
+        """Whether this member is to register again: an older process wrote over it, or it has to tell a view.
+
+        Whoever told it may write over that with its next registration, and end.
+        """
+        return self.overwritten or self.view.topology_id > max(self._recorded, self._told)
+
+    def registration(self, own: Registration) -> tuple[str, bytes]:
+        """The record with which a member registers: with the last view that it knows, if the topic has not got it."""
         body: dict[str, Any] = {"member": own.member, "client": own.client, "peer": own.peer, "token": self.token}
         body["segment_count"] = self._segments
-        if after_loss and self.view.topology_id:
+        if self.view.topology_id > self._recorded:
             body["view"] = orjson.loads(encode_view(self.view))
+        self.overwritten, self._told = False, self.view.topology_id
         return f"member/{node_id_of(own.member)}", orjson.dumps(body)
 
     def peer_addresses(self) -> dict[str, str]:
@@ -72,8 +89,9 @@ class Registry:
 
     def _take(self, key: str, value: bytes) -> None:
         if key == "view":
-            self.view_stands = True
-            self._view_read(decode_view(value))
+            view = decode_view(value)
+            self.view_stands, self._recorded = True, view.topology_id
+            self._view_read(view)
         elif key == "controller":
             body = orjson.loads(value)
             self.controller = body["member"]
@@ -95,6 +113,8 @@ class Registry:
         known = self.members.get(member.node_id)
         if known is None or not is_newer_process(known.member, registration.member):
             self.members[member.node_id] = registration
+        if token == self.token:
+            self.overwritten = False
         own = None if self.own is None else Member.parse(self.own)
         if own is not None and member.node_id == own.node_id and token != self.token:
             # Of one name the first in the log keeps it.

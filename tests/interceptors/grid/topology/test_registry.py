@@ -55,12 +55,15 @@ def test_its_own_registration_comes_back() -> None:
 
 def test_after_a_loss_a_registration_brings_the_last_view_that_its_member_knows() -> None:
     knows, lacks, later = Read(), Read(), Read()
-    assert b"view" not in knows.of.registration(ME, after_loss=True)[1]
+    assert b"view" not in knows.of.registration(ME)[1]
     knows.view(5, controller="c@1")
     lacks.view(3)
     later.view(6)
     assert b"view" not in knows.of.registration(ME)[1]
-    record = knows.of.registration(ME, after_loss=True)
+    knows.of.lost()
+    assert (knows.of.view_stands, knows.of.must_register) == (False, True)
+    record = knows.of.registration(ME)
+    assert knows.of.must_register is False
     for read in (lacks, later, knows):
         read(*record)
     assert (lacks.of.view, lacks.views, lacks.of.controller) == (knows.of.view, [3, 5], "c@1")
@@ -69,6 +72,26 @@ def test_after_a_loss_a_registration_brings_the_last_view_that_its_member_knows(
     empty = Read("b@3")
     assert empty(*record).members == {"a": ME}
     assert empty.of.view == knows.of.view
+
+
+def test_who_knows_a_view_of_a_registration_alone_registers_with_it_until_the_topic_has_it() -> None:
+    teller, heard = Read("b@3"), Read()
+    teller.view(5)
+    teller.of.lost()
+    heard(*heard.of.registration(ME))
+    heard(*teller.of.registration(OTHER))
+    assert (heard.of.view.topology_id, heard.of.view_stands, heard.of.must_register) == (5, False, True)
+    for _ in range(2):  # the second time, too: it would write over the first one
+        assert b'"view"' in heard.of.registration(ME)[1]
+        assert heard.of.must_register is False
+    assert heard.view(4).must_register is False
+    assert b'"view"' in heard.of.registration(ME)[1]  # an older one is no help
+    heard.view(5)
+    assert b'"view"' not in heard.of.registration(ME)[1]
+    late = Read()
+    late(*teller.of.registration(OTHER))
+    assert late.of.must_register is True
+    assert late.view(5).must_register is False
 
 
 def test_of_a_node_the_newest_process_counts() -> None:
@@ -81,11 +104,14 @@ def test_of_a_node_the_newest_process_counts() -> None:
 def test_a_newer_process_of_its_id_ends_it_and_an_older_one_is_written_over() -> None:
     assert Read(own=None).member("a@6", "theirs").overwritten is False
     read = Read()
+    assert read.member("a@4", "theirs").must_register is True
+    read.of.registration(ME)
+    assert read.of.must_register is False
     assert read.member("a@4", "theirs").overwritten is True
     for newer in ("a@6", "a@5"):  # of one name the first in the log keeps it
         with pytest.raises(NodeSuperseded, match=f"{newer} at h:1 has the node.id of"):
             read.member(newer, "theirs")
-    read.member("a@5")
+    assert read.member("a@5").overwritten is False  # the other one came first
     assert read.member("a@5", "theirs").overwritten is True
     with pytest.raises(NodeSuperseded):
         read.member("a@6", "theirs")
