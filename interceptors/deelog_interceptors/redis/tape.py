@@ -240,6 +240,8 @@ class Tape:
             anchor = Anchor(max(offset, min(low, known)), sequence)
         elif anchor < mark < source.end and mark.offset <= known and anchor.sequence <= mark.sequence <= sequence:
             anchor = mark  # an earlier position of the run
+        else:  # of a run that forks: when it began, all up to its `low` was in Kafka, and so its last position's
+            anchor = Anchor(max(anchor.offset, min(source.low, known)), anchor.sequence)
         # What was pruned is not here any more. A position may be of before that, where a server of an older stream was
         # taken for the primary meanwhile.
         if not max(tape.begin, self.gap, mark.offset) <= anchor.offset <= known:

@@ -161,6 +161,19 @@ def test_changes_are_counted_from_a_position() -> None:
     assert tape.counted(OF_A, source((100, 5), (150, 9), "two"), -1) == (Anchor(100, 5), 9), "it is not read so far"
 
 
+def test_of_a_run_that_forks_all_is_in_kafka_up_to_where_it_was_when_it_began() -> None:
+    tape = taped(*sets(110, 120, 130, 140))
+    tape.lineage = Lineage((("one", 0), ("two", 130)))
+    run = source((80, 5), (135, 9))
+    assert tape.counted(OF_A, run, -1) is None, "what was between its beginning and the tape's is not known"
+    assert tape.counted(OF_A, run._replace(low=99), -1) is None
+    assert tape.counted(OF_A, run._replace(low=100), -1) == (Anchor(100, 5), 8)
+    assert tape.counted(OF_A, run._replace(low=125), -1) == (Anchor(125, 5), 6)
+    assert tape.counted(OF_A, run._replace(low=134), -1) == (Anchor(130, 5), 5), "the fork"
+    assert tape.counted(OF_A, run._replace(begin=Anchor(120, 7), low=110), -1) == (Anchor(120, 7), 8)
+    assert tape.counted(OF_A, run._replace(begin=Anchor(131, 7), low=131), -1) is None, "it began behind the fork"
+
+
 def test_changes_that_are_missing_cannot_be_counted() -> None:
     tape = taped(([b"SET", b"a", b"1"], 110))
     assert tape.counted(OF_A, source((80, 5), (99, 6)), -1) is None
