@@ -27,7 +27,7 @@ unexport VIRTUAL_ENV
 # A test run starts hundreds of Pythons: without files of bytecode each would compile the product anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all model mutants kills kills-redis test-redis test-compose test-consumers images simulate proof chaos bench bench-spark bench-formats lint format types wheel-check pyfiles lowest lock clean
+.PHONY: help setup demo test test-all model mutants kills kills-redis test-redis test-compose test-consumers images simulate proof chaos bench bench-redis bench-spark bench-formats lint format types wheel-check pyfiles lowest lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -94,6 +94,10 @@ bench: setup ## all benchmarks, each against its peer
 
 bench-spark: setup ## the Spark job alone: CPU per record, resets (ARGS="--records 1000000 --json")
 	@DEELOG_SPARK_JARS="$${DEELOG_SPARK_JARS:-$$($(BIN)/deelog kafka jars)}" $(BIN)/python -m benchmarks.bench_spark $(ARGS)
+
+bench-redis: setup ## a connector beside Redis: per SET, to Kafka, resets, takeovers, kill -9 (ARGS="--json")
+	@for bench in benchmarks/bench_redis*.py benchmarks/bench_slots.py; do echo "== $$bench"; \
+	  $(BIN)/python -m benchmarks.$$(basename $$bench .py) $(ARGS); done
 
 bench-formats: setup ## an envelope in JSON, Avro and cloud events: µs, and each beside JSON (ARGS="--json")
 	@$(BIN)/python -m benchmarks.bench_formats $(ARGS)

@@ -3,8 +3,9 @@
     python -m benchmarks.bench_redis_live [--json] [--number 100000] [--seconds 10]
 
 A `redis-server` (or Valkey's, of the extra `demo`), a real Kafka, `deelog run` as a process. NUMBER SETs of 100 bytes,
-of 20,000 keys in turn, are made while the connector stands still: `committed` is how fast it then brings them to Kafka,
-beside `bare`, a reader of the same stream that hiredis parses and a transactional producer that sends the bare values.
+of 100,000 keys in turn, are made while the connector stands still: `committed` is how fast it then brings them to
+Kafka, beside `bare`, a reader of the same stream that hiredis parses and a transactional producer of the bare values.
+`reset_rows` are those 100,000 keys in the reset of a new topic, without what the start takes of an empty database.
 `images` are hashes of ten fields as they are read when they have changed, beside redis-py's pipelines (TYPE, then
 HGETALL and PEXPIRETIME in MULTI). `latency` is from before a SET to its record, for a reader of what is committed, at
 1,000 a second. `server_cpu` is what the server itself takes for the SETs with a connector, beside one more replica
@@ -45,7 +46,7 @@ from deelog_proof.harness.child import Child, deelog_command, until
 from deelog_proof.harness.redis_cluster import server_program
 from deelog_schemas.config import parse
 
-KEYS, HASHES, SEGMENTS, PARTITIONS, BATCH = 20_000, 10_000, 256, 4, 8192
+ROWS, HASHES, SEGMENTS, PARTITIONS, BATCH = 100_000, 10_000, 256, 4, 8192
 RATE = 1000
 PATIENCE = 300.0
 _FIRST = count(10_000_000, 10_000_000)
@@ -88,14 +89,16 @@ class Live:
         for begin in range(0, number, 1000):
             pipeline: Any = self.client.pipeline(transaction=False)
             for at in range(begin, min(begin + 1000, number)):
-                pipeline.set(f"key:{at % KEYS:08d}", f"n{at}n".ljust(100, "v"))
+                pipeline.set(f"key:{at % ROWS:08d}", f"n{at}n".ljust(100, "v"))
             pipeline.execute()
 
 
 class Beside:
     """`deelog run` beside it, with a cache of its own."""
 
-    def __init__(self, stack: ExitStack, live: Live, folder: Path, bootstrap: str, acks: str) -> None:
+    def __init__(
+        self, stack: ExitStack, live: Live, folder: Path, bootstrap: str, acks: str = "all", database: int = 0
+    ) -> None:
         (self.port,) = free_ports(1)
         self.live, prefix = live, f"bench{uuid.uuid4().hex[:8]}"
         self.topic = f"{prefix}.live"
@@ -108,7 +111,7 @@ class Beside:
             "cache.value.format": "json",
             "cache.acks": acks,
             "node.id": "c1",
-            "redis.url": f"redis://{HOST}:{live.port}",
+            "redis.url": f"redis://{HOST}:{live.port}/{database}",
             "segment.count": str(SEGMENTS),
             "topic.creation.default.partitions": str(PARTITIONS),
             "topic.creation.default.replication.factor": "1",
@@ -222,7 +225,7 @@ def latencies(live: Live, beside: Beside, bootstrap: str, seconds: float) -> np.
     begun, first = time.perf_counter(), next(_FIRST)
     for number in range(int(seconds * RATE)):
         made[b"%d" % (first + number)] = time.perf_counter()
-        live.client.set(f"key:{number % KEYS:08d}", f"n{first + number}n")
+        live.client.set(f"key:{number % ROWS:08d}", f"n{first + number}n")
         left = begun + (number + 1) / RATE - time.perf_counter()
         if left > 0:
             time.sleep(left)
@@ -236,10 +239,14 @@ def measure(bootstrap: str, folder: Path, number: int, seconds: float) -> list[F
     """All figures."""
     with ExitStack() as stack:
         live, replica = Live(stack, folder), Live(stack, folder)
-        live.write(KEYS)
-        one = Beside(stack, live, folder, bootstrap, "all")
-        one.child.start()
-        one.until_written()
+        live.write(ROWS)
+        resets = {}
+        for database in (1, 0):
+            one = Beside(stack, live, folder, bootstrap, database=database)
+            one.child.start()
+            resets[database] = one.until_written()
+            if database:
+                one.child.stop()
         begin = live.offset
         one.child.send(signal.SIGSTOP)
         live.write(number)
@@ -278,6 +285,8 @@ def measure(bootstrap: str, folder: Path, number: int, seconds: float) -> list[F
         ("redis_committed", number / committed, "SETs/s"),
         ("redis_bare", number / peer, "SETs/s"),
         ("redis_committed_ratio", peer / committed, "of a bare reader and producer"),
+        ("redis_reset_rows", ROWS / (resets[0] - resets[1]), "rows/s"),
+        ("redis_reset_ratio", committed / number * ROWS / (resets[0] - resets[1]), "of the SETs/s"),
         ("redis_images", HASHES / own, "hashes/s"),
         ("redis_images_ratio", other / own, "of redis-py's pipelines"),
         ("redis_latency_1_p50", p50["1"], "ms"),

@@ -170,6 +170,8 @@ class Connector(Child):
                     found["zombie_commits_refused"] = int(value)
                 elif name in _FIGURES:
                     found[_FIGURES[name]] = int(value)
+        if "primary" not in found:  # it has only begun to start
+            return None
         found["unwritten"] = (found["held"] if found["primary"] else 0) + max(0, offset - found["offset"])
         return found
 
