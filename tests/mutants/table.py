@@ -71,6 +71,8 @@ STORE: Final = "interceptors/deelog_interceptors/grid/data/store.py"
 LIVENESS: Final = "interceptors/deelog_interceptors/grid/topology/liveness.py"
 CONTROLLER_SERVICE: Final = "interceptors/deelog_interceptors/grid/topology/controller_service.py"
 LEASE: Final = "interceptors/deelog_interceptors/grid/topology/lease.py"
+INTERCEPT: Final = "interceptors/deelog_interceptors/cachetools/intercept.py"
+TELLING: Final = "interceptors/deelog_interceptors/cachetools/telling.py"
 REGISTRY: Final = "interceptors/deelog_interceptors/grid/topology/registry.py"
 PROCESS: Final = "interceptors/deelog_interceptors/hosting/process.py"
 DIFF_JOB: Final = "spark/deelog_spark/diff_job.py"
@@ -79,6 +81,7 @@ FRAMES: Final = "interceptors/deelog_interceptors/grid/replication/frames.py"
 ROLES: Final = "interceptors/deelog_interceptors/grid/replication/roles.py"
 
 RARE: Final = "several nodes must meet at moments that seeds rarely bring together"
+NO_CAPTURE: Final = "the simulation captures no cache of its own process"
 NO_PROGRAM: Final = "the simulation's nodes are started by it, not by the command"
 QUOTAS: Final = "what costs time, and loses nothing, is none of the checker's, and a quota of the simulation ends"
 ONE_CASE: Final = "it takes one case that seeds rarely bring together; a test of the part does at once"
@@ -2605,6 +2608,58 @@ TOPOLOGY: Final = (
         (Edit(LIVENESS, "REFUSALS: Final = 2", "REFUSALS: Final = 1"),),
         detector="pytest tests/interceptors/grid/topology/test_liveness.py -k alone_is_no_death",
         because="needless elections, which the checker allows",
+    ),
+    Mutant(
+        "interrupted-and-not-told",
+        "",
+        "a timeout between a write of a captured cache and its record: the topic lacks what the cache holds",
+        (
+            Edit(
+                INTERCEPT,
+                """            changes.doubt = (key, value, UNSEEN, raw_key, raw_value, serial), changes.doubt
+            teller.settle(self)
+            raise
+""",
+                "            raise\n",
+            ),
+        ),
+        detector="pytest tests/interceptors/cachetools/test_telling.py -k any_instant",
+        because=NO_CAPTURE,
+    ),
+    Mutant(
+        "handler-told-before-its-time",
+        "",
+        "a signal handler writes the key between a write and its record: the older value is told last",
+        (
+            Edit(
+                INTERCEPT,
+                "if changes.serial == serial:\n                changes.taken += size\n                append((_PUT",
+                "if True:\n                changes.taken += size\n                append((_PUT",
+            ),
+        ),
+        detector="pytest tests/interceptors/cachetools/test_telling.py -k handler_writes",
+        because=NO_CAPTURE,
+    ),
+    Mutant(
+        "settled-before-it-is-told",
+        "",
+        "a call is interrupted while it tells what an interrupted one has changed: that is forgotten",
+        (
+            Edit(
+                TELLING,
+                """            if told and changes.doubt is doubt:
+                changes.doubt = rest
+""",
+                "",
+            ),
+            Edit(
+                TELLING,
+                "            serial = changes.serial\n            if key is ALL:",
+                "            serial, changes.doubt = changes.serial, rest\n            if key is ALL:",
+            ),
+        ),
+        detector="pytest tests/interceptors/cachetools/test_telling.py -k any_instant",
+        because=NO_CAPTURE,
     ),
     Mutant(
         "lease-by-one-clock",

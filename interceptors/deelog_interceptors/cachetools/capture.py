@@ -22,10 +22,11 @@ from deelog_connector.runtime import Stats
 from deelog_interceptors.cachetools.change_queue import ChangeQueue
 from deelog_interceptors.cachetools.errors import CaptureFailed
 from deelog_interceptors.cachetools.expiry import ExpiryTimer, expiry_of, unix_ms_of
-from deelog_interceptors.cachetools.intercept import AnyCache, CaptureContext, captured_class, keys_for, subclass, timed
+from deelog_interceptors.cachetools.intercept import captured_class, keys_for, subclass, timed
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.runner import Runner
 from deelog_interceptors.cachetools.serialize import Raw, Serializer, Values, keys_of, named
+from deelog_interceptors.cachetools.telling import AnyCache, CaptureContext
 from deelog_interceptors.hosting.connector_thread import (
     ConnectorThread,
     close_all,

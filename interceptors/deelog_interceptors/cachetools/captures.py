@@ -16,8 +16,8 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from deelog_interceptors.cachetools.capture import Capture, capture
 from deelog_interceptors.cachetools.errors import CaptureFailed
-from deelog_interceptors.cachetools.intercept import AnyCache
 from deelog_interceptors.cachetools.serialize import Serializer
+from deelog_interceptors.cachetools.telling import AnyCache
 from deelog_interceptors.hosting.connector_thread import ConnectorThread
 from deelog_schemas.config import Config, ConfigError, FieldError, Role, load, parse
 

@@ -22,12 +22,13 @@ from typing import Any
 from deelog_interceptors.cachetools.serialize import Raw
 from deelog_schemas.operation import OVERHEAD, Reason, Trace, trace_size
 
-Change = tuple[Reason, Raw, Raw | None, Any, float, Trace | None]
+Change = tuple[Reason, Raw, Any, Any, float, Trace | None]
 """Reason, raw key, raw value (None: removed), the entry's expiry in the cache's own time or None, the write's time in
-Unix seconds, and its trace context or None."""
+Unix seconds, and its trace context or None. A clear with raw keys in the place of a value: all others are gone, for the
+reason in the expiry's place."""
 
 
-def charge(raw_key: Raw, raw_value: Raw | None, trace: Trace | None = None) -> int:
+def charge(raw_key: Raw, raw_value: Raw | frozenset[Raw] | None, trace: Trace | None = None) -> int:
     """The bytes that a change counts for: the `Operation.size` that it will have (without `before`)."""
     size = OVERHEAD + len(raw_key) + (0 if raw_value is None else len(raw_value))
     return size if trace is None else size + trace_size(trace)
@@ -46,3 +47,7 @@ class ChangeQueue:
     """Inside a `__setitem__`: a `popitem` is then an eviction."""
     removing: Reason = Reason.REMOVE
     """The reason that a `__delitem__` records now."""
+    serial: int = 0
+    """Counts the writes and removals, but for evictions: who finds another one was interrupted by such a call."""
+    doubt: Any = None
+    """What calls that did not end well may have changed: the last one, and those before it (see `Teller`)."""

@@ -17,7 +17,8 @@ from typing import Any
 import cachetools
 
 from deelog_interceptors.cachetools.errors import CaptureFailed
-from deelog_interceptors.cachetools.intercept import AnyCache, timed
+from deelog_interceptors.cachetools.intercept import timed
+from deelog_interceptors.cachetools.telling import AnyCache
 
 
 def expiry_of(cache: AnyCache) -> Callable[[AnyCache, Any], Any] | None:
@@ -32,7 +33,8 @@ def expiry_of(cache: AnyCache) -> Callable[[AnyCache, Any], Any] | None:
                     f"{kind.__name__} of cachetools {cachetools.__version__} keeps its expiries in a way that this "
                     "version of deelog does not know: install cachetools 8.0"
                 )
-            return lambda held, key: getattr(held, name)[key].expires
+            # An exception may have come before it was kept.
+            return lambda held, key: getattr(getattr(held, name).get(key), "expires", None)
     if timed(type(cache)):
         return lambda held, key: None  # the user's own kind of expiry: removals are captured, the moment is unknown
     return None

@@ -19,74 +19,31 @@ import functools
 import time
 import types
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import cachetools
 
 from deelog_interceptors.cachetools.change_queue import ChangeQueue, charge
-from deelog_interceptors.cachetools.errors import EntryTooLarge, NotCapturable
-from deelog_interceptors.cachetools.serialize import Keys, KnownKeys, PlainKeys, Raw, Values, encoded
-from deelog_schemas.entry_limit import EntryLimit
-from deelog_schemas.operation import OVERHEAD, Reason, Trace
+from deelog_interceptors.cachetools.errors import NotCapturable
+from deelog_interceptors.cachetools.serialize import Keys, KnownKeys, PlainKeys, Raw
+from deelog_interceptors.cachetools.telling import (
+    ALL,
+    MANY,
+    MISSING,
+    UNSEEN,
+    AnyCache,
+    CaptureContext,
+    Teller,
+    count,
+    stored,
+)
+from deelog_schemas.operation import OVERHEAD, Reason
 
-AnyCache = cachetools.Cache[Any, Any]
-_PUT, _EVICT, _EXPIRE, _REMOVE = Reason.PUT, Reason.EVICT, Reason.EXPIRE, Reason.REMOVE
-_MISSING: Final = object()
+_PUT, _CLEAR, _EVICT, _EXPIRE, _REMOVE = Reason.PUT, Reason.CLEAR, Reason.EVICT, Reason.EXPIRE, Reason.REMOVE
 _METHODS: Final = ("__setitem__", "__delitem__", "popitem", "clear", "expire")
 """Those that change a cache."""
 _FIRST_FREE_KEY: Final = "\x01"
 """Smaller texts are empty or begin with NUL, as reserved keys do: they take the slow path."""
-
-# Unbound methods of the base class: they read the entry without counting as a use.
-_holds = cachetools.Cache.__contains__
-_count = cachetools.Cache.__len__
-_look = cachetools.Cache.__getitem__
-
-
-@dataclass(frozen=True, slots=True)
-class CaptureContext:
-    """What the methods of a captured class use."""
-
-    changes: ChangeQueue
-    keys: Keys
-    values: Values
-    limit: EntryLimit
-    make_room: Callable[[Raw, int], None]
-    """`(raw key, bytes)`: returns when the op log has room for the operation; raises where the write must fail."""
-    trace: Callable[[], Trace | None] | None = None
-    """Returns the trace context of the current write; None with tracing off."""
-
-    def raw(self, key: Any, value: Any) -> tuple[Raw, Raw]:
-        """Raw key and value of a write; raises before anything changes."""
-        return self.keys.prepare(key), self.values.prepare(value)
-
-    def prepare(self, key: Any, value: Any) -> tuple[Raw, Raw]:
-        """The same, checked."""
-        raw_key, raw_value = self.raw(key, value)
-        if len(raw_key) + len(raw_value) > self.limit.sure:
-            self.check(raw_key, raw_value)
-        return raw_key, raw_value
-
-    def check(self, raw_key: Raw, raw_value: Raw) -> None:
-        """Raises `EntryTooLarge`. Not needed for what is no larger than `limit.sure`."""
-        if problem := self.limit.problem(encoded(raw_key), encoded(raw_value)):
-            raise EntryTooLarge(f"{problem}: {ascii(raw_key)[:80]}")
-
-    def put(self, key: Any, raw_key: Raw, raw_value: Raw, expires: Any) -> None:
-        """Records that the cache now holds the entry."""
-        self.keys.stored(key, raw_key)
-        trace = None if self.trace is None else self.trace()
-        self.changes.queue.append((_PUT, raw_key, raw_value, expires, time.time(), trace))
-        self.changes.taken += charge(raw_key, raw_value, trace)
-
-    def gone(self, key: Any, reason: Reason) -> None:
-        """Records that the cache does not hold `key` (any more). Never fails, never waits."""
-        raw_key = self.keys.gone(key)
-        if raw_key is not None:
-            trace = None if self.trace is None else self.trace()
-            self.changes.queue.append((reason, raw_key, None, None, time.time(), trace))
-            self.changes.taken += charge(raw_key, None, trace)
 
 
 def keys_for(base: type[AnyCache], keys: Keys) -> Keys:
@@ -101,22 +58,23 @@ def captured_class(
 
     `expiry` gives the moment, in the cache's own time, at which an entry expires; None where entries do not.
     """
+    teller = Teller(context, expiry)
     # Keys of a class that overrides a method are `KnownKeys`.
     as_is = isinstance(context.keys, PlainKeys) and context.values.plain
     if expiry is None and as_is and context.trace is None:
-        setitem = _short_setitem(base, context)
+        setitem = _short_setitem(base, context, teller)
     else:
-        setitem = _setitem(base, context, expiry)
+        setitem = _setitem(base, context, teller)
     body: dict[str, Any] = {
         "__setitem__": setitem,
-        "__delitem__": _delitem(base, context),
+        "__delitem__": _delitem(base, context, teller),
         "popitem": _popitem(base, context),
-        "clear": _clear(base, context),
+        "clear": _clear(base, context, teller),
     }
     if timed(base):
-        body["expire"] = _expire(base, context)
+        body["expire"] = _expire(base, context, teller)
     if isinstance(context.keys, KnownKeys):
-        changes, known = context.changes, context.keys.known
+        changes = context.changes
         reasons: dict[str, Callable[[], Reason]] = {
             "__setitem__": lambda: _EVICT,
             "__delitem__": lambda: changes.removing,
@@ -124,7 +82,7 @@ def captured_class(
             "clear": lambda: _REMOVE,
             "expire": lambda: _EXPIRE,
         }
-        body = {name: _watched(method, context, known, reasons[name]) for name, method in body.items()}
+        body = {name: _watched(method, context, teller, reasons[name]) for name, method in body.items()}
     return subclass(base, body)
 
 
@@ -153,22 +111,26 @@ def subclass(base: type[AnyCache], body: dict[str, Any]) -> type[AnyCache]:
 
 
 def _watched(
-    method: Callable[..., Any], context: CaptureContext, known: dict[Any, None], reason: Callable[[], Reason]
+    method: Callable[..., Any], context: CaptureContext, teller: Teller, reason: Callable[[], Reason]
 ) -> Callable[..., Any]:
     """`method`, which also records the removal of what it removed and did not record.
 
     The count tells of such a removal: an entry that an outer call has stored and will record is in it before, too.
     """
+    changes = context.changes
 
     @functools.wraps(method)
     def watched(self: AnyCache, *given: Any, **named: Any) -> Any:
-        unrecorded = _count(self) - len(known)
+        note = ALL, teller.unknown(self), UNSEEN, None, "", reason()
         try:
-            return method(self, *given, **named)
-        finally:
-            if _count(self) - len(known) < unrecorded:
-                for key in [one for one in known if not _holds(self, one)]:
-                    context.gone(key, reason())
+            result = method(self, *given, **named)
+            changes.doubt = note, changes.doubt
+            teller.settle(self)
+        except BaseException:
+            changes.doubt = note, changes.doubt
+            teller.settle(self)
+            raise
+        return result
 
     return watched
 
@@ -183,7 +145,7 @@ def own(base: type[AnyCache], name: str) -> bool:
     return getattr(getattr(base, name), "__module__", None) == cachetools.__name__
 
 
-def _short_setitem(base: type[AnyCache], context: CaptureContext) -> Callable[..., None]:
+def _short_setitem(base: type[AnyCache], context: CaptureContext, teller: Teller) -> Callable[..., None]:
     """For text and bytes in cachetools' untimed caches, which store the value or raise before they change anything.
 
     Inlined, because each call that it saves is a tenth of what capture may cost.
@@ -213,13 +175,25 @@ def _short_setitem(base: type[AnyCache], context: CaptureContext) -> Callable[..
             check(raw_key, raw_value)
         if changes.taken + size > changes.limit:
             make_room(raw_key, size)
+        if changes.doubt is not None:
+            teller.settle(self)
+        changes.serial = serial = changes.serial + 1
         writing, changes.writing = changes.writing, True
         try:
             base_setitem(self, key, value)
-        finally:
+            at = now()
             changes.writing = writing
-        append((_PUT, raw_key, raw_value, None, now(), None))
-        changes.taken += size
+            if changes.serial == serial:
+                changes.taken += size
+                append((_PUT, raw_key, raw_value, None, at, None))
+            else:  # a handler of a signal, or a finalizer, has written
+                changes.doubt = (key, value, UNSEEN, raw_key, raw_value, serial), changes.doubt
+                teller.settle(self)
+        except BaseException:
+            changes.writing = writing
+            changes.doubt = (key, value, UNSEEN, raw_key, raw_value, serial), changes.doubt
+            teller.settle(self)
+            raise
 
     return __setitem__
 
@@ -229,12 +203,9 @@ def _text_keys(context: CaptureContext) -> Any:
     return str if isinstance(context.keys, PlainKeys) and context.keys.text and context.trace is None else None
 
 
-def _setitem(
-    base: type[AnyCache], context: CaptureContext, expiry: Callable[[AnyCache, Any], Any] | None
-) -> Callable[..., None]:
+def _setitem(base: type[AnyCache], context: CaptureContext, teller: Teller) -> Callable[..., None]:
     """For every other cache: records what the cache holds after the write."""
     changes, base_setitem, trusted = context.changes, base.__setitem__, own(base, "__setitem__")
-    known = context.keys.known if isinstance(context.keys, KnownKeys) else {}
     # Such a class also reads by other keys. One that only declines writes is not searched at each.
     renames = not (own(base, "__getitem__") and own(base, "__contains__"))
 
@@ -243,21 +214,24 @@ def _setitem(
         size = charge(raw_key, raw_value)
         if changes.taken + size > changes.limit:
             context.make_room(raw_key, size)
-        before, unrecorded = _stored(self, key), _count(self) - len(known)
+        if changes.doubt is not None:
+            teller.settle(self)
+        before, unknown = stored(self, key), 0 if trusted else teller.unknown(self)
+        changes.serial = serial = changes.serial + 1
         writing, changes.writing = changes.writing, True
         try:
-            base_setitem(self, key, value)
-        finally:
-            changes.writing = writing
-            after = _stored(self, key)
-            if after is _MISSING:
-                # The entry has expired already (TLRUCache), was evicted to make room, or was never stored.
-                context.gone(key, _EXPIRE)
-            elif after is not before or after is value:  # else declined
-                context.put(key, raw_key, raw_value, None if expiry is None else expiry(self, key))
+            try:
+                base_setitem(self, key, value)
+            finally:
+                changes.writing = writing
+                changes.doubt = (key, value, before, raw_key, raw_value, serial), changes.doubt
+            teller.settle(self)
+        except BaseException:
+            teller.settle(self)
+            raise
         # A new entry shows in the count, one that was overwritten only in its value; else the write was declined.
-        if (after is _MISSING and not trusted) and (
-            _count(self) - len(known) > unrecorded or (renames and _has_value(self, value))
+        if (not trusted and stored(self, key) is MISSING) and (
+            teller.unknown(self) > unknown or (renames and _has_value(self, value))
         ):
             raise NotCapturable(
                 f"{base.__name__}.__setitem__ stored {ascii(key)[:80]} under another key: deelog would not know it "
@@ -267,13 +241,8 @@ def _setitem(
     return __setitem__
 
 
-def _stored(cache: AnyCache, key: Any) -> Any:
-    # In this order: __getitem__ of a missing key would call the user's __missing__.
-    return _look(cache, key) if _holds(cache, key) else _MISSING
-
-
 def _has_value(cache: AnyCache, value: Any) -> bool:
-    return any(_look(cache, key) is value for key in cachetools.Cache.__iter__(cache))
+    return any(cachetools.Cache.__getitem__(cache, key) is value for key in cachetools.Cache.__iter__(cache))
 
 
 def _removal(changes: ChangeQueue) -> Reason:
@@ -281,25 +250,36 @@ def _removal(changes: ChangeQueue) -> Reason:
     return _EVICT if changes.writing else _REMOVE
 
 
-def _delitem(base: type[AnyCache], context: CaptureContext) -> Callable[..., None]:
+def _delitem(base: type[AnyCache], context: CaptureContext, teller: Teller) -> Callable[..., None]:
     changes, base_delitem, trusted = context.changes, base.__delitem__, own(base, "__delitem__")
-    gone, append, now, key_type = context.gone, changes.queue.append, time.time, _text_keys(context)
+    append, now, key_type = changes.queue.append, time.time, _text_keys(context)
 
     def __delitem__(self: AnyCache, key: Any) -> None:
+        reason = changes.removing
+        if reason is not _EVICT:
+            if changes.doubt is not None:
+                teller.settle(self)
+            changes.serial = changes.serial + 1
+        serial, note = changes.serial, (key, MISSING, UNSEEN, None, "", reason)
         try:
             base_delitem(self, key)
+            short = trusted and type(key) is key_type and key.isascii()
+            size, at = OVERHEAD + len(key) if short else 0, now()
+            if short and changes.serial == serial:  # `settle` inlined for the common key: every eviction runs it
+                changes.taken += size
+                append((reason, key, None, None, at, None))
+            else:
+                changes.doubt = note, changes.doubt
+                teller.settle(self)
         except KeyError:
             # A timed cache raises it after the removal of an expired entry.
-            if not _holds(self, key):
-                gone(key, _EXPIRE)
+            changes.doubt = (key, MISSING, UNSEEN, None, "", _EXPIRE), changes.doubt
+            teller.settle(self)
             raise
-        if not trusted and _holds(self, key):
-            return
-        if type(key) is key_type and key.isascii():  # `gone()` inlined for the common key: every eviction runs it
-            append((changes.removing, key, None, None, now(), None))
-            changes.taken += OVERHEAD + len(key)
-        else:
-            gone(key, changes.removing)
+        except BaseException:
+            changes.doubt = note, changes.doubt
+            teller.settle(self)
+            raise
 
     return __delitem__
 
@@ -318,37 +298,60 @@ def _popitem(base: type[AnyCache], context: CaptureContext) -> Callable[..., tup
     return popitem
 
 
-def _expire(base: Any, context: CaptureContext) -> Callable[..., list[tuple[Any, Any]]]:
-    changes, base_expire = context.changes, base.expire
+def _expire(base: Any, context: CaptureContext, teller: Teller) -> Callable[..., list[tuple[Any, Any]]]:
+    changes, base_expire, some_expired = context.changes, base.expire, (ALL, MANY, UNSEEN, None, "", _EXPIRE)
 
     def expire(self: AnyCache, time: Any = None) -> list[tuple[Any, Any]]:
         """Remove expired items and return their `(key, value)` pairs."""
+        if changes.doubt is not None:
+            teller.settle(self)
         removing, changes.removing = changes.removing, _EXPIRE
         try:
             expired: Iterable[tuple[Any, Any]] | None = base_expire(self, time)
-        finally:
+            pairs = list(expired) if expired else []
+            rest = changes.doubt
+            for key, _ in reversed(pairs):
+                rest = (key, MISSING, UNSEEN, None, "", _EXPIRE), rest
             changes.removing = removing
-        if not expired:
-            return []
-        pairs = list(expired)
-        for key, _ in pairs:
-            if not _holds(self, key):
-                context.gone(key, _EXPIRE)
+            if pairs:
+                changes.doubt = rest
+                teller.settle(self)
+        except BaseException:
+            changes.removing = removing
+            changes.doubt = some_expired, changes.doubt
+            teller.settle(self)
+            raise
         return pairs
 
     return expire
 
 
-def _clear(base: type[AnyCache], context: CaptureContext) -> Callable[..., None]:
-    base_clear = base.clear
+def _clear(base: type[AnyCache], context: CaptureContext, teller: Teller) -> Callable[..., None]:
+    changes, base_clear, append, now = context.changes, base.clear, context.changes.queue.append, time.time
+    note = ALL, MANY, UNSEEN, None, "", _REMOVE
 
     def clear(self: AnyCache) -> None:
         """Remove all entries."""
-        base_clear(self)
-        if not _count(self):
-            context.keys.cleared()
-            context.changes.queue.append((Reason.CLEAR, "", None, None, time.time(), None))
-            context.changes.taken += charge("", None)
+        if changes.doubt is not None:
+            teller.settle(self)
+        changes.serial = serial = changes.serial + 1
+        try:
+            base_clear(self)
+            size, at, empty = charge("", None), now(), not count(self)
+            if empty and changes.serial == serial:
+                changes.taken += size
+                append((_CLEAR, "", None, None, at, None))
+                context.keys.cleared()
+                if changes.serial != serial:  # another call wrote when all was being forgotten
+                    for key in list(cachetools.Cache.__iter__(self)):
+                        context.keys.stored(key, context.keys.prepare(key))
+            else:
+                changes.doubt = note, changes.doubt
+                teller.settle(self)
+        except BaseException:
+            changes.doubt = note, changes.doubt
+            teller.settle(self)
+            raise
 
     return clear
 

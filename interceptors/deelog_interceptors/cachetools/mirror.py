@@ -70,7 +70,7 @@ class Mirror:
             self.drained += charge(raw_key, raw_value, trace)
             ts_us = int(at * 1_000_000)
             if reason is _CLEAR:
-                last |= self._clear(sink, ts_us)
+                last |= self._clear(sink, ts_us) if not raw_value else self._keep(sink, raw_value, expires, ts_us)
                 continue
             key = encoded(raw_key)
             segment = segment_of(key, self._segments)
@@ -108,6 +108,18 @@ class Mirror:
 
     def _moment(self, expires: Any) -> int | None:
         return None if expires is None else self._unix_ms(expires)
+
+    def _keep(self, sink: CaptureSink, kept: Any, reason: Reason, ts_us: int) -> dict[int, int]:
+        """An operation for each entry whose key is not among these; returns the segments' sequences."""
+        last = {}
+        for segment, values in enumerate(self._values):
+            for raw_key in [one for one in values if one not in kept]:
+                values_before = values[raw_key]
+                self._take(values, raw_key, None, None)
+                image = encoded(values_before) if self._full_before else None
+                operation = sink.append(segment, reason, encoded(raw_key), None, None, ts_us, True, image)
+                last[segment] = operation.sequence
+        return last
 
     def _clear(self, sink: CaptureSink, ts_us: int) -> dict[int, int]:
         """One operation for each segment that has entries; returns their sequences."""

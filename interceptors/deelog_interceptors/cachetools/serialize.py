@@ -7,7 +7,7 @@ docs/decisions.md, "What is kept of a value".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import orjson
@@ -28,14 +28,21 @@ def encoded(raw: Raw) -> bytes:
 class Keys(Protocol):
     """The keys of one cache. All methods are called under the user's lock, in the order of the writes."""
 
+    @property
+    def known(self) -> Mapping[Any, object] | None:
+        """Those of the entries that are captured; None where they are not kept."""
+
     def prepare(self, key: Any) -> Raw:
         """The raw key of a write; raises `NotCapturable`."""
 
     def stored(self, key: Any, raw: Raw) -> None:
         """The write of `key` succeeded."""
 
-    def gone(self, key: Any) -> Raw | None:
-        """The raw key of a removed entry; None where none was captured."""
+    def raw(self, key: Any) -> Raw | None:
+        """The raw key of an entry that was captured; None where none was."""
+
+    def forget(self, key: Any) -> None:
+        """The entry is gone."""
 
     def cleared(self) -> None:
         """All entries were removed."""
@@ -48,6 +55,7 @@ class PlainKeys:
     """
 
     def __init__(self, format_name: str) -> None:
+        self.known: Mapping[Any, object] | None = None
         self.text = format_name != "bytes"
         self._type = str if self.text else bytes
 
@@ -65,13 +73,16 @@ class PlainKeys:
     def stored(self, key: Any, raw: Raw) -> None:
         """Nothing to keep: a key's raw form follows from the key."""
 
-    def gone(self, key: Any) -> Raw | None:
+    def raw(self, key: Any) -> Raw | None:
         if not isinstance(key, self._type):
             return None
         try:
             return _plain(key, "key")
         except NotCapturable:
             return None
+
+    def forget(self, key: Any) -> None:
+        """Nothing is kept."""
 
     def cleared(self) -> None:
         """Nothing is kept."""
@@ -87,7 +98,9 @@ class SerializedKeys:
     def __init__(self, serializer: Serializer) -> None:
         self._serialize = serializer
         self._raw: dict[Any, bytes] = {}
+        self.known: Mapping[Any, object] | None = self._raw
         self._key: dict[bytes, Any] = {}
+        """The keys of these bytes; where a call was interrupted it has some that are gone, or lacks some."""
 
     def prepare(self, key: Any) -> Raw:
         raw = self._raw.get(key)
@@ -95,24 +108,23 @@ class SerializedKeys:
             raw = _serialized(self._serialize, key, "key")
             if raw.startswith(RESERVED_PREFIX):
                 raise _reserved()
-            if raw in self._key:
+            if raw in self._key and (other := self._key[raw]) in self._raw and other != key:
                 raise NotCapturable(
-                    f"keys {_shown(self._key[raw])} and {_shown(key)} serialize to the same bytes: "
+                    f"keys {_shown(other)} and {_shown(key)} serialize to the same bytes: "
                     "give a key_serializer that distinguishes them"
                 )
         return raw
 
     def stored(self, key: Any, raw: Raw) -> None:
-        if key not in self._raw:
-            frozen = encoded(raw)
-            self._raw[key] = frozen
-            self._key[frozen] = key
+        self._key[self._raw.setdefault(key, encoded(raw))] = key
 
-    def gone(self, key: Any) -> Raw | None:
+    def raw(self, key: Any) -> Raw | None:
+        return self._raw.get(key)
+
+    def forget(self, key: Any) -> None:
         raw = self._raw.pop(key, None)
         if raw is not None:
-            del self._key[raw]
-        return raw
+            self._key.pop(raw, None)
 
     def cleared(self) -> None:
         self._raw.clear()
@@ -131,9 +143,12 @@ class KnownKeys:
         self.known[key] = None
         self._keys.stored(key, raw)
 
-    def gone(self, key: Any) -> Raw | None:
+    def raw(self, key: Any) -> Raw | None:
+        return self._keys.raw(key)
+
+    def forget(self, key: Any) -> None:
         self.known.pop(key, None)
-        return self._keys.gone(key)
+        self._keys.forget(key)
 
     def cleared(self) -> None:
         self.known.clear()

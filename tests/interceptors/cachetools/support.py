@@ -10,9 +10,10 @@ import cachetools
 from deelog_connector.cache_side import CaptureSink
 from deelog_interceptors.cachetools.change_queue import ChangeQueue
 from deelog_interceptors.cachetools.expiry import expiry_of, unix_ms_of
-from deelog_interceptors.cachetools.intercept import CaptureContext, captured_class, keys_for
+from deelog_interceptors.cachetools.intercept import captured_class, keys_for
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.serialize import Serializer, Values, encoded, keys_of, named
+from deelog_interceptors.cachetools.telling import CaptureContext
 from deelog_schemas.entry_limit import EntryLimit
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import Operation, Reason, Trace, TracedOperation

@@ -138,6 +138,26 @@ def test_a_clear_is_an_operation_of_each_segment_with_entries() -> None:
     assert (len(made.mirror), made.mirror._expiries) == (0, {})
 
 
+def test_all_but_some_keys_are_gone() -> None:
+    made = Mirrored(full_before=True)
+    for key in ("a", "b", b"\xff"):
+        made.change(Reason.PUT, key, "1", 7)
+    made.drain()
+    made.queue.queue.append((Reason.CLEAR, "", frozenset({"b"}), Reason.EXPIRE, 2.5, None))
+    assert made.drain() == 1
+    gone = made.operations()[3:]
+    assert sorted((o.reason, o.key, o.value, o.existed, o.before, o.ts_us) for o in gone) == [
+        ("expire", b"a", None, True, b"1", 2_500_000),
+        ("expire", b"\xff", None, True, b"1", 2_500_000),
+    ]
+    assert (len(made.mirror), made.mirror._expiries, made.core.acks) == (1, {"b": 7000}, made.core.last)
+    plain = Mirrored()
+    plain.change(Reason.PUT, "a", "1")
+    plain.queue.queue.append((Reason.CLEAR, "", frozenset({"c"}), Reason.REMOVE, 2.5, None))
+    plain.drain()
+    assert [(o.reason, o.before) for o in plain.operations()] == [("put", None), ("remove", None)]
+
+
 def test_of_changes_only_a_write_of_the_same_value_and_expiry_is_left_out() -> None:
     made = Mirrored(changes_only=True)
     for value, expires in (("1", 7), ("1", 7), ("1", 8), ("2", 8), ("2", None)):

@@ -103,8 +103,9 @@ def test_a_plain_key_is_kept_as_exact_ascii_text_or_bytes(format_name: str, key:
     assert isinstance(keys, PlainKeys)
     prepared = keys.prepare(key)
     assert (prepared, type(prepared)) == (raw, type(raw))
-    assert keys.gone(key) == raw
+    assert keys.raw(key) == raw
     keys.stored(key, raw)
+    keys.forget(key)
     keys.cleared()
 
 
@@ -124,10 +125,10 @@ def test_a_plain_key_of_another_kind_is_refused(format_name: str, key: Any, word
 
 
 def test_of_a_key_that_was_never_captured_nothing_is_gone() -> None:
-    assert PlainKeys("string").gone(b"a") is None
-    assert PlainKeys("string").gone("\udc80") is None
-    assert PlainKeys("bytes").gone("a") is None
-    assert SerializedKeys(str).gone("a") is None
+    assert PlainKeys("string").raw(b"a") is None
+    assert PlainKeys("string").raw("\udc80") is None
+    assert PlainKeys("bytes").raw("a") is None
+    assert SerializedKeys(str).raw("a") is None
 
 
 def test_a_serialized_key_keeps_the_bytes_of_its_first_write_until_it_is_gone() -> None:
@@ -136,8 +137,10 @@ def test_a_serialized_key_keeps_the_bytes_of_its_first_write_until_it_is_gone() 
     keys.stored(1, b"1")
     keys.stored(1.0, b"ignored: an equal key is there")
     assert keys.prepare(1.0) == b"1"
-    assert keys.gone(True) == b"1"
-    assert keys.gone(1) is None
+    assert keys.raw(True) == b"1"
+    keys.forget(True)
+    assert keys.raw(1) is None
+    keys.forget(1)
     assert keys.prepare(1.0) == b"1.0"
     keys.stored("x", "text")
     assert keys.prepare("x") == b"text"
@@ -150,7 +153,7 @@ def test_different_keys_of_the_same_bytes_are_named() -> None:
     keys.stored(1, b"1")
     with pytest.raises(NotCapturable, match="keys 1 and '1' serialize to the same bytes: give a key_serializer"):
         keys.prepare("1")
-    keys.gone(1)
+    keys.forget(1)
     assert keys.prepare("1") == b"1"
 
 
