@@ -216,7 +216,7 @@ def _setitem(base: type[AnyCache], context: CaptureContext, teller: Teller) -> C
             context.make_room(raw_key, size)
         if changes.doubt is not None:
             teller.settle(self)
-        before, unknown = stored(self, key), 0 if trusted else teller.unknown(self)
+        before, unknown = (UNSEEN, 0) if trusted else (stored(self, key), teller.unknown(self))
         changes.serial = serial = changes.serial + 1
         writing, changes.writing = changes.writing, True
         try:

@@ -87,6 +87,8 @@ class Teller:
 
     def __init__(self, context: CaptureContext, expiry: Callable[[AnyCache, Any], Any] | None) -> None:
         self._context, self._changes, self._keys, self._expiry = context, context.changes, context.keys, expiry
+        self._last: tuple[Any, int] = MISSING, 0
+        """The entry that was told last, and its value's identity."""
 
     def settle(self, cache: AnyCache) -> None:
         """Tells what was noted. Where it is interrupted, call it again."""
@@ -98,10 +100,10 @@ class Teller:
                 told = self._all(cache, doubt, serial)
             elif (after := stored(cache, key)) is MISSING:
                 told = self._gone(doubt, serial)
-            elif value is not MISSING and (after is value or (before is not UNSEEN and after is not before)):
-                if after is not value and serial != noted:  # it may be another call's
-                    raw_value = self._context.values.prepare(after)
-                told = self._put(cache, key, raw_key, raw_value, serial)
+            elif after is value or (before is not UNSEEN and after is not before):
+                # What is not `value` a user's class has stored in its place, or another call, which has told it.
+                others = after is not value and serial != noted and self._last == (key, id(after))
+                told = others or self._put(cache, key, after, raw_key, raw_value, serial)
             else:
                 told = True
                 if value is MISSING and raw_key is not None:  # another call wrote it when it was being forgotten
@@ -109,16 +111,18 @@ class Teller:
             if told and changes.doubt is doubt:
                 changes.doubt = rest
 
-    def _put(self, cache: AnyCache, key: Any, raw_key: Raw, raw_value: Raw, serial: int) -> bool:
+    def _put(self, cache: AnyCache, key: Any, value: Any, raw_key: Raw, raw_value: Raw, serial: int) -> bool:
         """Records that the cache now holds the entry; False where another call came between."""
         changes = self._changes
         self._keys.stored(key, raw_key)
         expires = None if self._expiry is None else self._expiry(cache, key)
         trace = None if self._context.trace is None else self._context.trace()
         size, at, append = charge(raw_key, raw_value, trace), time.time(), changes.queue.append
+        last = key, id(value)
         if changes.serial != serial:
             return False
         changes.taken += size
+        self._last = last
         append((_PUT, raw_key, raw_value, expires, at, trace))
         return True
 
@@ -156,11 +160,12 @@ class Teller:
             return True
         changes, known = self._changes, self._keys.known
         if known is not None:
-            for key in [one for one in known if not holds(cache, one)]:
+            for key in [one for one in list(known) if not holds(cache, one)]:
                 rest = (key, MISSING, UNSEEN, None, "", reason), rest
             changes.doubt = rest
             return False
-        kept = frozenset(raw for key in cachetools.Cache.__iter__(cache) if (raw := self._keys.raw(key)) is not None)
+        held = list(cachetools.Cache.__iter__(cache))  # at once: a handler may change what is iterated over
+        kept = frozenset(raw for key in held if (raw := self._keys.raw(key)) is not None)
         size, at, append = charge("", kept), time.time(), changes.queue.append
         if changes.serial != serial:
             return False
