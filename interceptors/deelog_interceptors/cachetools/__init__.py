@@ -7,10 +7,10 @@
     with deelog.capture(sessions, "sessions.properties", lock=lock):
         ...
 
-A change passes through: `intercept` (a subclass for the one cache, which checks and records writes), `serialize` (keys
-and values as text or bytes), `change_queue` (one queue), `mirror` (positions, op log, and what a reset reads), `runner`
-(the connector on the loop of its `ConnectorThread`). `captures` holds several captures. All imports are absolute:
-`import cachetools` is the library.
+A change passes through: `intercept` (a subclass for the one cache, which checks and records writes), `telling` (what a
+call has changed, however it ended), `serialize` (keys and values as text or bytes), `change_queue` (one queue), `mirror`
+(positions, op log, and what a reset reads), `runner` (the connector on the loop of its `ConnectorThread`). `captures`
+holds several captures. All imports are absolute: `import cachetools` is the library.
 """
 
 from deelog_interceptors.cachetools.capture import Capture, capture

@@ -41,6 +41,10 @@ _LOG: Final = logging.getLogger("deelog.cachetools")
 _live: weakref.WeakSet[Capture] = weakref.WeakSet()
 _attaching = threading.Lock()
 _EXIT_SECONDS: Final = 30.0
+_FORKED: Final = (
+    "%s %s: captured in the process that was forked; what this child writes is not captured: call capture() in each "
+    "child, with a node.id and a cache.name of its own"
+)
 
 
 def capture(
@@ -134,7 +138,7 @@ class Capture:
     ) -> None:
         self.cache = cache
         self._change_queue = ChangeQueue()
-        self._plain = type(cache)
+        self._plain = _refusing_classes.get(type(cache), type(cache))
         self._mine: type[AnyCache] | None = None
         """The class that this capture has given to the cache."""
         self._mirror = mirror
@@ -218,10 +222,11 @@ class Capture:
 
         Do not hold the cache's lock. Raises `CaptureFailed` where a change could not be written within `timeout`
         seconds; it then still waits for a running request to Kafka or a running transform, some fifteen seconds at
-        most. A second call does nothing, nor does one in a forked child, or one by a signal handler that interrupted
-        this call; where the handler's exception ends this call, the next one goes on with it.
+        most. A second call does nothing, nor does one by a signal handler that interrupted this call; where the
+        handler's exception ends this call, the next one goes on with it. In a forked child nothing is captured anyway.
         """
         if self._host.forked:
+            self._detach()
             return
         with self._closing:
             if self._in_close or self._closed:
@@ -264,6 +269,12 @@ class Capture:
         self._failure = error  # set last: a writer that sees it writes to the refusing or the plain class
         _LOG.error("cache %s: changes no longer reach Kafka: %s", self._name, error, exc_info=error)
 
+    def _forked(self) -> None:
+        """In a forked child, which does not have the connector's thread."""
+        error = CaptureFailed(_FORKED % ("cache", self._name))
+        self._give(_refusing(self._plain, self._name, error) if self._raise else self._plain)
+        self._failure = error
+
     def _detach(self) -> None:
         self._give(self._plain)
 
@@ -274,6 +285,8 @@ class Capture:
 
 
 _captured_classes: Final[weakref.WeakSet[type[AnyCache]]] = weakref.WeakSet()
+_refusing_classes: Final[weakref.WeakKeyDictionary[type[AnyCache], type[AnyCache]]] = weakref.WeakKeyDictionary()
+"""Those of failed captures, each with the class of a cache that is not captured."""
 
 
 def _failed(name: str, error: BaseException) -> CaptureFailed:
@@ -286,7 +299,9 @@ def _refusing(base: type[AnyCache], name: str, error: BaseException) -> type[Any
     def refuse(self: AnyCache, *given: Any) -> Any:
         raise _failed(name, error)
 
-    return subclass(base, dict.fromkeys(("__setitem__", "__delitem__", "popitem", "clear"), refuse))
+    made = subclass(base, dict.fromkeys(("__setitem__", "__delitem__", "popitem", "clear"), refuse))
+    _refusing_classes[made] = base
+    return made
 
 
 def _close_all() -> None:
@@ -314,8 +329,11 @@ def _forget_all() -> None:
     """In a forked child: it has no connector thread. The parent goes on capturing its own cache."""
     global _attaching
     _attaching = threading.Lock()  # a thread of the parent may have held it
-    for one in list(_live):
-        one._detach()
+    captures = sorted(_live, key=lambda one: one.name)
+    for one in captures:
+        one._forked()
+    if captures:
+        _LOG.error(_FORKED, "cache" if len(captures) == 1 else "caches", ", ".join(one.name for one in captures))
     _live.clear()
     forget_all()
 

@@ -18,6 +18,7 @@ import pytest
 
 import deelog_interceptors.cachetools as deelog
 from deelog_connector.errors import NodeSuperseded, TransformFailed
+from deelog_schemas.config import parse
 from deelog_schemas.errors import ConfigError, RecordError
 from deelog_schemas.header import Kind
 from tests.connector.transforms.transforms_for_tests import BOMB, Bomb
@@ -276,6 +277,37 @@ def test_a_close_in_a_forked_child_returns_at_once_and_the_parent_goes_on(live: 
         forked(capture.close)
         cache["k"] = "v"
     assert told(live, prefix).entries == {"k": "v"}
+
+
+@pytest.mark.parametrize("on_failure", ["continue", "raise"])
+def test_a_forked_child_says_that_nothing_is_captured(
+    live: LiveMemory, prefix: str, caplog: pytest.LogCaptureFixture, on_failure: Any
+) -> None:
+    cache: Any = cachetools.LRUCache(10)
+
+    def child() -> None:
+        assert "call capture() in each child" in str(capture.failure)
+        errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert errors == [str(capture.failure)]
+        if on_failure == "raise":
+            for write in (lambda: cache.update(b="2"), lambda: cache.pop("a"), cache.popitem, cache.clear):
+                with pytest.raises(deelog.CaptureFailed, match="no longer reach Kafka"):
+                    write()
+        else:
+            cache["b"] = "2"
+            assert type(cache) is cachetools.LRUCache
+        anew = deelog.Capture(cache, parse(config(live, prefix)), capture._mirror, on_failure, None)
+        assert anew._plain is cachetools.LRUCache
+        capture.close()
+        assert type(cache) is cachetools.LRUCache
+
+    with deelog.capture(cache, config(live, prefix), on_failure=on_failure) as capture:
+        cache["a"] = "1"
+        ready(capture)
+        forked(child)
+        assert capture.failure is None
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert told(live, prefix).entries == {"a": "1"}
 
 
 def test_a_signal_handler_that_closes_during_a_close_ends_the_program(
