@@ -8,9 +8,10 @@
         ...
 
 A change passes through: `intercept` (a subclass for the one cache, which checks and records writes), `telling` (what a
-call has changed, however it ended), `serialize` (keys and values as text or bytes), `change_queue` (one queue), `mirror`
-(positions, op log, and what a reset reads), `runner` (the connector on the loop of its `ConnectorThread`). `captures`
-holds several captures. All imports are absolute: `import cachetools` is the library.
+call has changed, however it ended), `serialize` (keys and values as text or bytes), `change_queue` (one queue),
+`mirror` (positions, op log, and what a reset reads), `runner` (the connector on the loop of its `ConnectorThread`).
+`subclasses` finds what would not be seen, `captures` holds several captures. All imports are absolute: `import
+cachetools` is the library.
 """
 
 from deelog_interceptors.cachetools.capture import Capture, capture

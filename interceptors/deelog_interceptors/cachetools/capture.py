@@ -26,6 +26,7 @@ from deelog_interceptors.cachetools.intercept import captured_class, keys_for, s
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.runner import Runner
 from deelog_interceptors.cachetools.serialize import Raw, Serializer, Values, keys_of, named
+from deelog_interceptors.cachetools.subclasses import passes_by
 from deelog_interceptors.cachetools.telling import AnyCache, CaptureContext
 from deelog_interceptors.hosting.connector_thread import (
     ConnectorThread,
@@ -84,6 +85,10 @@ def capture(
     """
     if not isinstance(cache, cachetools.Cache):
         raise TypeError(f"capture() takes a cache of cachetools, not {type(cache).__name__}")
+    if unseen := passes_by(type(cache)):
+        raise TypeError(
+            f"{unseen}, which deelog would not see: write self[key] = value, del self[key] or self.clear() there"
+        )
     if lock is None and expiry_interval is not None and timed(type(cache)):
         raise TypeError(
             f"{type(cache).__name__} expires entries by time, and deelog calls expire() in a thread: pass lock=, the "

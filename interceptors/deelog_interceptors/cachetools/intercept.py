@@ -26,6 +26,7 @@ import cachetools
 from deelog_interceptors.cachetools.change_queue import ChangeQueue, charge
 from deelog_interceptors.cachetools.errors import NotCapturable
 from deelog_interceptors.cachetools.serialize import Keys, KnownKeys, PlainKeys, Raw
+from deelog_interceptors.cachetools.subclasses import METHODS
 from deelog_interceptors.cachetools.telling import (
     ALL,
     MANY,
@@ -40,15 +41,13 @@ from deelog_interceptors.cachetools.telling import (
 from deelog_schemas.operation import OVERHEAD, Reason
 
 _PUT, _CLEAR, _EVICT, _EXPIRE, _REMOVE = Reason.PUT, Reason.CLEAR, Reason.EVICT, Reason.EXPIRE, Reason.REMOVE
-_METHODS: Final = ("__setitem__", "__delitem__", "popitem", "clear", "expire")
-"""Those that change a cache."""
 _FIRST_FREE_KEY: Final = "\x01"
 """Smaller texts are empty or begin with NUL, as reserved keys do: they take the slow path."""
 
 
 def keys_for(base: type[AnyCache], keys: Keys) -> Keys:
     """The keys to capture a cache of the class `base` with: a subclass of the user's may do more than it says."""
-    return keys if all(own(base, name) for name in _METHODS if hasattr(base, name)) else KnownKeys(keys)
+    return keys if all(own(base, name) for name in METHODS if hasattr(base, name)) else KnownKeys(keys)
 
 
 def captured_class(
@@ -70,6 +69,7 @@ def captured_class(
         "__delitem__": _delitem(base, context, teller),
         "popitem": _popitem(base, context),
         "clear": _clear(base, context, teller),
+        "__init__": _init(base, context, teller),
     }
     if timed(base):
         body["expire"] = _expire(base, context, teller)
@@ -81,6 +81,7 @@ def captured_class(
             "popitem": lambda: _removal(changes),
             "clear": lambda: _REMOVE,
             "expire": lambda: _EXPIRE,
+            "__init__": lambda: _REMOVE,
         }
         body = {name: _watched(method, context, teller, reasons[name]) for name, method in body.items()}
     return subclass(base, body)
@@ -141,8 +142,10 @@ def timed(base: type[AnyCache]) -> bool:
 
 
 def own(base: type[AnyCache], name: str) -> bool:
-    """Whether `base` has the method from cachetools itself and not from a user's subclass."""
-    return getattr(getattr(base, name), "__module__", None) == cachetools.__name__
+    """Whether `base` has the method from cachetools itself, or what that inherits, and not from a user's subclass."""
+    # Not the method's `__module__`: `functools.wraps` copies that.
+    owner = next(one for one in base.__mro__ if name in vars(one))
+    return owner in cachetools.Cache.__mro__ or owner.__module__ == cachetools.__name__
 
 
 def _short_setitem(base: type[AnyCache], context: CaptureContext, teller: Teller) -> Callable[..., None]:
@@ -229,13 +232,16 @@ def _setitem(base: type[AnyCache], context: CaptureContext, teller: Teller) -> C
         except BaseException:
             teller.settle(self)
             raise
+        if trusted:
+            return
         # A new entry shows in the count, one that was overwritten only in its value; else the write was declined.
-        if (not trusted and stored(self, key) is MISSING) and (
-            teller.unknown(self) > unknown or (renames and _has_value(self, value))
+        more = teller.unknown(self) > max(unknown, 0)
+        if (more and changes.serial == serial) or (
+            renames and stored(self, key) is MISSING and _has_value(self, value)
         ):
             raise NotCapturable(
-                f"{base.__name__}.__setitem__ stored {ascii(key)[:80]} under another key: deelog would not know it "
-                "when it is evicted; change the key before the write"
+                f"{base.__name__}.__setitem__ stored {ascii(key)[:80]} under another key, or under one more: deelog "
+                "would not know it when it is evicted; change the key before the write, or write self[other] = value"
             )
 
     return __setitem__
@@ -354,6 +360,24 @@ def _clear(base: type[AnyCache], context: CaptureContext, teller: Teller) -> Cal
             raise
 
     return clear
+
+
+def _init(base: Any, context: CaptureContext, teller: Teller) -> Callable[..., None]:
+    changes, base_init, emptied = context.changes, base.__init__, (ALL, MANY, UNSEEN, None, "", _REMOVE)
+
+    @functools.wraps(base_init)
+    def __init__(self: AnyCache, *given: Any, **named: Any) -> None:
+        try:
+            base_init(self, *given, **named)
+        finally:
+            changes.serial = serial = changes.serial + 1
+            changes.doubt = emptied, changes.doubt
+            for key in list(cachetools.Cache.__iter__(self)):
+                value = cachetools.Cache.__getitem__(self, key)
+                changes.doubt = (key, value, UNSEEN, *context.raw(key, value), serial), changes.doubt
+            teller.settle(self)
+
+    return __init__
 
 
 def _reduce_ex(base: type[AnyCache], made: type[AnyCache]) -> Callable[..., Any]:

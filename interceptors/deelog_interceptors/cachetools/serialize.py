@@ -65,6 +65,12 @@ class PlainKeys:
                 f"a key of type {type(key).__name__} cannot be captured: cache.key.format takes {self._type.__name__}; "
                 'name a key_serializer ("json" or a function), or change cache.key.format'
             )
+        kind = type(key)
+        if kind is not self._type and (kind.__eq__, kind.__hash__) != (self._type.__eq__, self._type.__hash__):
+            raise NotCapturable(
+                f"keys of type {kind.__name__} are equal by a rule of their own, which text has not: name a "
+                "key_serializer that gives equal keys the same text"
+            )
         raw = _plain(key, "key")
         if encoded(raw).startswith(RESERVED_PREFIX):
             raise _reserved()
