@@ -150,6 +150,7 @@ class Capture:
         self._raise = on_failure == "raise"
         self._failure: BaseException | None = None
         self._name: str = config["cache.name"]
+        self._segments: int = config["segment.count"]
         self.topic = config.topics.changes
         """Its change topic."""
         self._timer: ExpiryTimer | None = None
@@ -178,6 +179,13 @@ class Capture:
         """Changes without a position. Changes with one that are not in Kafka yet are in the op log and not counted."""
         return len(self._change_queue.queue)
 
+    def __repr__(self) -> str:
+        if self._failure is not None:
+            state = f"failed: {self._failure}"
+        else:
+            state = "closed" if self._closed else f"{self.pending} changes wait"
+        return f"<Capture of {self._name}, to {self.topic}: {state}>"
+
     def start(self, context: CaptureContext, lock: AbstractContextManager[Any], timeout: float) -> None:
         """For `capture()`: starts the connector, then captures the cache, so that the queue has a reader."""
         made: type[AnyCache] | None = None
@@ -195,6 +203,7 @@ class Capture:
                 _captured_classes.add(made)
                 self.cache.__class__ = self._mine = made
             self._runner.begin()
+            _LOG.info("capturing %s -> %s (%d segments)", self._name, self.topic, self._segments)
         except BaseException:
             self._end(timeout)
             if made is not None:  # at last: until then a failure may set a class

@@ -8,17 +8,21 @@ Looking costs 1 µs where nothing has expired. Weighed in docs/decisions.md, "Ex
 from __future__ import annotations
 
 import datetime
+import logging
 import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Final
 
 import cachetools
 
 from deelog_interceptors.cachetools.errors import CaptureFailed
 from deelog_interceptors.cachetools.intercept import timed
 from deelog_interceptors.cachetools.telling import AnyCache
+
+TRIES: Final = 3
+_LOG: Final = logging.getLogger("deelog.cachetools")
 
 
 def expiry_of(cache: AnyCache) -> Callable[[AnyCache, Any], Any] | None:
@@ -62,7 +66,10 @@ def _milliseconds(seconds: float) -> int | None:
 
 
 class ExpiryTimer:
-    """Calls `cache.expire()` under `lock` every `interval` seconds until stopped; `failed` gets an exception."""
+    """Calls `cache.expire()` under `lock` every `interval` seconds until stopped.
+
+    `failed` gets the exception of a call that has failed `TRIES` times in a row; then it ends.
+    """
 
     def __init__(
         self, cache: Any, lock: AbstractContextManager[Any], interval: float, failed: Callable[[BaseException], None]
@@ -74,14 +81,19 @@ class ExpiryTimer:
         self._thread.start()
 
     def _run(self) -> None:
+        failures = 0
         while not self._stopped.wait(self._interval):
             try:
                 with self._lock:
                     if not self._stopped.is_set():
                         self._cache.expire()
+                failures = 0
             except Exception as error:  # noqa: BLE001 - may be any of the user's timer or subclass; it is reported
-                self._failed(error)
-                return
+                failures += 1
+                if failures == TRIES:
+                    self._failed(error)
+                    return
+                _LOG.warning("%s.expire() failed and is tried again: %r", type(self._cache).__name__, error)
 
     def stop(self) -> None:
         """Ends it; no `expire()` begins after this returned. The caller does not hold the lock."""

@@ -279,6 +279,20 @@ def test_a_close_in_a_forked_child_returns_at_once_and_the_parent_goes_on(live: 
     assert told(live, prefix).entries == {"k": "v"}
 
 
+def test_what_a_capture_says_of_itself(live: LiveMemory, prefix: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "deelog.cachetools")
+    cache: Any = cachetools.LRUCache(10)
+    with deelog.capture(cache, config(live, prefix)) as capture:
+        assert [record.getMessage() for record in caplog.records if record.name == "deelog.cachetools"] == [
+            f"capturing sessions -> {prefix}.sessions (16 segments)"
+        ]
+        ready(capture)
+        assert repr(capture) == f"<Capture of sessions, to {prefix}.sessions: 0 changes wait>"
+    assert repr(capture) == f"<Capture of sessions, to {prefix}.sessions: closed>"
+    capture._failed(RuntimeError("why"))
+    assert repr(capture) == f"<Capture of sessions, to {prefix}.sessions: failed: why>"
+
+
 @pytest.mark.parametrize("on_failure", ["continue", "raise"])
 def test_a_forked_child_says_that_nothing_is_captured(
     live: LiveMemory, prefix: str, caplog: pytest.LogCaptureFixture, on_failure: Any

@@ -10,6 +10,7 @@ import datetime
 import math
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import cachetools
@@ -60,8 +61,9 @@ def test_a_cachetools_that_keeps_expiries_elsewhere_is_refused() -> None:
 class Expiring:
     """Counts its calls, each of which must come under the lock; or fails."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: Exception | None = None, fails: Callable[[int], bool] = lambda call: True) -> None:
         self.lock, self.calls, self.error = threading.Lock(), threading.Semaphore(0), error
+        self.number, self.fails = 0, fails
         self.failures: list[BaseException] = []
 
     def timer(self) -> ExpiryTimer:
@@ -69,7 +71,8 @@ class Expiring:
 
     def expire(self) -> None:
         assert self.lock.locked()
-        if self.error is not None:
+        self.number += 1
+        if self.error is not None and self.fails(self.number):
             raise self.error
         self.calls.release()
 
@@ -83,9 +86,19 @@ def test_the_timer_expires_under_the_lock_until_it_is_stopped() -> None:
     assert (timer._thread.is_alive(), cache.failures) == (False, [])
 
 
-def test_an_error_of_the_users_ends_the_timer_and_is_reported() -> None:
+def test_an_error_of_the_users_that_lasts_ends_the_timer_and_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     cache = Expiring(RuntimeError("of the user's timer"))
     timer = cache.timer()
     timer._thread.join(20)
-    assert cache.failures == [cache.error]
+    assert (cache.failures, cache.number) == ([cache.error], 3)
+    assert caplog.messages == ['Expiring.expire() failed and is tried again: RuntimeError("of the user\'s timer")'] * 2
     timer.stop()
+
+
+def test_one_that_does_not_last_does_not() -> None:
+    cache = Expiring(RuntimeError("of the user's timer"), lambda call: call % 3 > 0)
+    timer = cache.timer()
+    for _ in range(3):
+        assert cache.calls.acquire(timeout=20)
+    timer.stop()
+    assert cache.failures == []
