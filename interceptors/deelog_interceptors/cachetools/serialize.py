@@ -8,8 +8,9 @@ docs/decisions.md, "What is kept of a value".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+import cachetools.keys
 import orjson
 
 from deelog_interceptors.cachetools.errors import NotCapturable
@@ -18,6 +19,7 @@ from deelog_schemas.keys import RESERVED_PREFIX
 Raw = str | bytes
 Serializer = Callable[[Any], str | bytes]
 _RESERVED_TEXT = RESERVED_PREFIX.decode()
+_KEYWORDS: Final = next(iter(set(cachetools.keys.hashkey(a=1)) - {("a", 1)}))
 
 
 def encoded(raw: Raw) -> bytes:
@@ -189,7 +191,7 @@ def keys_of(format_name: str, serializer: str | Serializer | None) -> Keys:
     """The keys of a cache by `cache.key.format` and the user's serializer."""
     if serializer is None:
         return PlainKeys(format_name)
-    function = named(serializer)
+    function = _json_key if serializer == "json" else named(serializer)
     if format_name != "bytes":
         return SerializedKeys(lambda key: _utf8(_serialized(function, key, "key"), "key"))
     return SerializedKeys(function)
@@ -206,6 +208,22 @@ def named(serializer: str | Serializer) -> Serializer:
 
 def _json(value: Any) -> bytes:
     return orjson.dumps(value, default=_tuple)
+
+
+def _json_key(key: Any) -> bytes:
+    return orjson.dumps(key, default=_part_of_key)
+
+
+def _part_of_key(value: Any) -> Any:
+    """`@cached` has a class between the arguments by place and those by name, and `typedkey` the arguments' classes.
+
+    As objects, which no argument can be: they are no keys of a cache.
+    """
+    if value is _KEYWORDS:
+        return {"keywords": True}
+    if isinstance(value, type):
+        return {"type": f"{value.__module__}.{value.__qualname__}"}
+    return _tuple(value)
 
 
 def _tuple(value: Any) -> Any:

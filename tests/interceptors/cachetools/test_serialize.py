@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import cachetools
 import psutil
 import pytest
+from cachetools.keys import hashkey, typedkey
 
 from deelog_interceptors.cachetools import NotCapturable
 from deelog_interceptors.cachetools.serialize import PlainKeys, SerializedKeys, Values, encoded, keys_of, named
@@ -240,3 +241,23 @@ def test_a_serialized_value_takes_little_more_than_its_bytes() -> None:
     kept = [values.prepare({"n": number, "text": "x" * 80}) for number in range(20_000)]
     taken = psutil.Process().memory_info().rss - before
     assert taken < 20_000 * 600, f"{taken / len(kept):.0f} bytes for each of {len(kept[0])}"
+
+
+def test_the_keys_of_cached_functions_are_json() -> None:
+    keys = keys_of("json", "json")
+
+    class Mine:
+        """An argument whose class is not of a library."""
+
+    assert [
+        keys.prepare(key) for key in (hashkey(7, "a"), hashkey(7, lang="en", all=True), typedkey(7, lang="en"))
+    ] == [
+        b'[7,"a"]',
+        b'[7,{"keywords":true},["all",true],["lang","en"]]',
+        b'[7,{"keywords":true},["lang","en"],{"type":"builtins.str"},{"type":"builtins.int"}]',
+    ]
+    assert keys.prepare((1, Mine)) == f'[1,{{"type":"{__name__}.{Mine.__qualname__}"}}]'.encode()
+    with pytest.raises(NotCapturable, match="cannot be serialized"):
+        keys.prepare((1, Mine()))
+    with pytest.raises(NotCapturable, match="cannot be serialized"):
+        Values("json", named("json")).prepare(Mine)
