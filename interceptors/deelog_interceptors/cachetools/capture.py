@@ -20,14 +20,14 @@ import cachetools
 
 from deelog_connector.runtime import Stats
 from deelog_interceptors.cachetools.change_queue import ChangeQueue
-from deelog_interceptors.cachetools.errors import CaptureFailed
+from deelog_interceptors.cachetools.errors import CaptureFailed, EntryTooLarge, NotCapturable
 from deelog_interceptors.cachetools.expiry import ExpiryTimer, expiry_of, unix_ms_of
 from deelog_interceptors.cachetools.intercept import captured_class, keys_for, subclass, timed
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.runner import Runner
 from deelog_interceptors.cachetools.serialize import Raw, Serializer, Values, keys_of, named
 from deelog_interceptors.cachetools.subclasses import passes_by
-from deelog_interceptors.cachetools.telling import AnyCache, CaptureContext
+from deelog_interceptors.cachetools.telling import AnyCache, CaptureContext, Skipped
 from deelog_interceptors.hosting.connector_thread import (
     ConnectorThread,
     close_all,
@@ -58,6 +58,7 @@ def capture(
     expiry_interval: float | None = 0.1,
     unix_time: Callable[[Any], float] | None = None,
     on_failure: Literal["continue", "raise"] = "continue",
+    on_uncapturable: Literal["raise", "skip"] = "raise",
     start_timeout: float = 60.0,
     host: ConnectorThread | None = None,
 ) -> Capture:
@@ -77,6 +78,10 @@ def capture(
 
     `on_failure` says what happens once the connector cannot go on (`Capture.failure`): `continue` leaves the cache
     working without capture, `raise` lets every later write and removal raise `CaptureFailed` before the cache changes.
+
+    `on_uncapturable` says what becomes of an entry that cannot be captured: `raise` lets its write raise
+    `NotCapturable` or `EntryTooLarge` before the cache changes; with `skip` it is written to the cache and to no topic,
+    where the key is gone then (`Capture.skipped` counts them).
 
     Blocks until the connector has read its topics: at most `start_timeout` seconds, plus the time that a running
     request to Kafka takes. Raises `ConfigError`, `NotCapturable` for an entry that the cache holds already,
@@ -98,6 +103,8 @@ def capture(
         raise ValueError(f"expiry_interval must be above 0 seconds, or None, not {expiry_interval!r}")
     if on_failure not in ("continue", "raise"):
         raise ValueError(f"on_failure must be continue or raise, not {on_failure!r}")
+    if on_uncapturable not in ("raise", "skip"):
+        raise ValueError(f"on_uncapturable must be raise or skip, not {on_uncapturable!r}")
     settings = _settings(config)
     values = Values(
         settings["cache.value.format"], named(value_serializer) if value_serializer is not None else None
@@ -111,7 +118,15 @@ def capture(
     )
     traces = _traces() if settings["tracing.headers.enabled"] else None
     made = Capture(cache, settings, mirror, on_failure, host)
-    context = CaptureContext(made._change_queue, keys, values, EntryLimit.of(settings), made.make_room, traces)
+    context = CaptureContext(
+        made._change_queue,
+        keys,
+        values,
+        EntryLimit.of(settings),
+        made.make_room,
+        traces,
+        made._skipped if on_uncapturable == "skip" else None,
+    )
     made.start(context, nullcontext() if lock is None else lock, start_timeout)
     if lock is not None and expiry_interval is not None and timed(type(cache)):
         made.start_timer(lock, expiry_interval)
@@ -143,6 +158,7 @@ class Capture:
     ) -> None:
         self.cache = cache
         self._change_queue = ChangeQueue()
+        self._skipped = Skipped()
         self._plain = _refusing_classes.get(type(cache), type(cache))
         self._mine: type[AnyCache] | None = None
         """The class that this capture has given to the cache."""
@@ -179,6 +195,11 @@ class Capture:
         """Changes without a position. Changes with one that are not in Kafka yet are in the op log and not counted."""
         return len(self._change_queue.queue)
 
+    @property
+    def skipped(self) -> int:
+        """Writes of entries that could not be captured, with `on_uncapturable="skip"`."""
+        return self._skipped.number
+
     def __repr__(self) -> str:
         if self._failure is not None:
             state = f"failed: {self._failure}"
@@ -213,7 +234,13 @@ class Capture:
 
     def _load(self, context: CaptureContext, expiry: Callable[[AnyCache, Any], Any] | None) -> None:
         for key in list(cachetools.Cache.__iter__(self.cache)):
-            raw_key, raw_value = context.prepare(key, cachetools.Cache.__getitem__(self.cache, key))
+            try:
+                raw_key, raw_value = context.prepare(key, cachetools.Cache.__getitem__(self.cache, key))
+            except (NotCapturable, EntryTooLarge) as error:
+                if context.skipped is None:
+                    raise
+                context.skipped.note(error)
+                continue
             context.keys.stored(key, raw_key)
             self._mirror.load(raw_key, raw_value, None if expiry is None else expiry(self.cache, key))
 

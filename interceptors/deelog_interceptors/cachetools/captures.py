@@ -31,6 +31,7 @@ class Options(TypedDict, total=False):
     expiry_interval: float | None
     unix_time: Any
     on_failure: Literal["continue", "raise"]
+    on_uncapturable: Literal["raise", "skip"]
     start_timeout: float
 
 

@@ -24,7 +24,7 @@ from typing import Any, Final
 import cachetools
 
 from deelog_interceptors.cachetools.change_queue import ChangeQueue, charge
-from deelog_interceptors.cachetools.errors import NotCapturable
+from deelog_interceptors.cachetools.errors import EntryTooLarge, NotCapturable
 from deelog_interceptors.cachetools.serialize import Keys, KnownKeys, PlainKeys, Raw
 from deelog_interceptors.cachetools.subclasses import METHODS
 from deelog_interceptors.cachetools.telling import (
@@ -60,7 +60,7 @@ def captured_class(
     teller = Teller(context, expiry)
     # Keys of a class that overrides a method are `KnownKeys`.
     as_is = isinstance(context.keys, PlainKeys) and context.values.plain
-    if expiry is None and as_is and context.trace is None:
+    if expiry is None and as_is and context.trace is None and context.skipped is None:
         setitem = _short_setitem(base, context, teller)
     else:
         setitem = _setitem(base, context, teller)
@@ -213,10 +213,18 @@ def _setitem(base: type[AnyCache], context: CaptureContext, teller: Teller) -> C
     renames = not (own(base, "__getitem__") and own(base, "__contains__"))
 
     def __setitem__(self: AnyCache, key: Any, value: Any) -> None:
-        raw_key, raw_value = context.prepare(key, value)
-        size = charge(raw_key, raw_value)
-        if changes.taken + size > changes.limit:
-            context.make_room(raw_key, size)
+        raw_key: Raw | None = None
+        raw_value: Raw | None = None
+        try:
+            raw_key, raw_value = context.prepare(key, value)
+        except (NotCapturable, EntryTooLarge) as error:
+            if context.skipped is None:
+                raise
+            context.skipped.note(error)
+        else:
+            size = charge(raw_key, raw_value)
+            if changes.taken + size > changes.limit:
+                context.make_room(raw_key, size)
         if changes.doubt is not None:
             teller.settle(self)
         before, unknown = (UNSEEN, 0) if trusted else (stored(self, key), teller.unknown(self))
@@ -232,7 +240,7 @@ def _setitem(base: type[AnyCache], context: CaptureContext, teller: Teller) -> C
         except BaseException:
             teller.settle(self)
             raise
-        if trusted:
+        if trusted or raw_value is None:
             return
         # A new entry shows in the count, one that was overwritten only in its value; else the write was declined.
         more = teller.unknown(self) > max(unknown, 0)

@@ -12,6 +12,7 @@ A handler, or a finalizer, may write the same key between a write and its record
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ from deelog_schemas.entry_limit import EntryLimit
 from deelog_schemas.operation import Reason, Trace
 
 AnyCache = cachetools.Cache[Any, Any]
-_PUT, _CLEAR, _EXPIRE = Reason.PUT, Reason.CLEAR, Reason.EXPIRE
+_PUT, _CLEAR, _EXPIRE, _REMOVE = Reason.PUT, Reason.CLEAR, Reason.EXPIRE, Reason.REMOVE
+_LOG: Final = logging.getLogger("deelog.cachetools")
 MISSING: Final = object()
 UNSEEN: Final = object()
 """In the place of the value from before: nobody has looked."""
@@ -46,6 +48,19 @@ def stored(cache: AnyCache, key: Any) -> Any:
     return _look(cache, key) if holds(cache, key) else MISSING
 
 
+@dataclass(slots=True)
+class Skipped:
+    """Entries that are not captured, since they cannot be. The first one is logged."""
+
+    number: int = 0
+
+    def note(self, error: Exception) -> None:
+        """One more, and why."""
+        self.number += 1
+        if self.number == 1:
+            _LOG.warning("not captured, as others that cannot be (on_uncapturable=skip): %s", error)
+
+
 @dataclass(frozen=True, slots=True)
 class CaptureContext:
     """What the methods of a captured class use."""
@@ -58,6 +73,8 @@ class CaptureContext:
     """`(raw key, bytes)`: returns when the op log has room for the operation; raises where the write must fail."""
     trace: Callable[[], Trace | None] | None = None
     """Returns the trace context of the current write; None with tracing off."""
+    skipped: Skipped | None = None
+    """Counts what cannot be captured; None: it is refused."""
 
     def raw(self, key: Any, value: Any) -> tuple[Raw, Raw]:
         """Raw key and value of a write; raises before anything changes."""
@@ -82,7 +99,7 @@ class Teller:
 
     A note in `changes.doubt` is `((key, value, before, raw key, raw value, serial), the notes before it)`: `value` was
     perhaps stored in the place of `before` by the call of that serial. Where `value` is `MISSING`, the key was perhaps
-    removed, for the reason in the place of `serial`.
+    removed, for the reason in the place of `serial`. Without a raw value what is stored is not captured.
     """
 
     def __init__(self, context: CaptureContext, expiry: Callable[[AnyCache, Any], Any] | None) -> None:
@@ -103,7 +120,10 @@ class Teller:
             elif after is value or (before is not UNSEEN and after is not before):
                 # What is not `value` a user's class has stored in its place, or another call, which has told it.
                 others = after is not value and serial != noted and self._last == (key, id(after))
-                told = others or self._put(cache, key, after, raw_key, raw_value, serial)
+                if raw_value is None:
+                    told = self._gone(doubt, serial)
+                else:
+                    told = others or self._put(cache, key, after, raw_key, raw_value, serial)
             else:
                 told = True
                 if value is MISSING and raw_key is not None:  # another call wrote it when it was being forgotten
@@ -127,11 +147,11 @@ class Teller:
         return True
 
     def _gone(self, doubt: Any, serial: int) -> bool:
-        """The same of a key that the cache does not hold (any more)."""
+        """The same of a key that the cache does not hold (any more), or whose value is not captured."""
         changes = self._changes
         (key, value, before, raw_key, raw_value, reason), rest = doubt
         if value is not MISSING:  # it has expired already (TLRUCache), was evicted to make room, or never stored
-            reason = _EXPIRE
+            reason = _REMOVE if raw_value is None else _EXPIRE
         if raw_key is None:
             raw_key = self._keys.raw(key)
             if raw_key is None:

@@ -13,7 +13,7 @@ from deelog_interceptors.cachetools.expiry import expiry_of, unix_ms_of
 from deelog_interceptors.cachetools.intercept import captured_class, keys_for
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.serialize import Serializer, Values, encoded, keys_of, named
-from deelog_interceptors.cachetools.telling import CaptureContext
+from deelog_interceptors.cachetools.telling import CaptureContext, Skipped
 from deelog_schemas.entry_limit import EntryLimit
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import Operation, Reason, Trace, TracedOperation
@@ -100,7 +100,9 @@ class Attached:
         room: Callable[[Any, int], None] | None = None,
         trace: Callable[[], Trace | None] | None = None,
         changes_only: bool = False,
+        skips: bool = False,
     ) -> None:
+        self.skipped = Skipped()
         self.cache, self.core, self.changes = cache, Written(), ChangeQueue()
         self.changes.limit = 10**9
         self.plain = type(cache)
@@ -108,7 +110,8 @@ class Attached:
         self.keys = keys_for(self.plain, keys_of(key_format, key_serializer))
         self.values = Values(value_format, None if value_serializer is None else named(value_serializer))
         written = EntryLimit(max_entry_bytes, max_room, key_format, value_format, 3, 1)
-        context = CaptureContext(self.changes, self.keys, self.values, written, room or self._no_room, trace)
+        skipped = self.skipped if skips else None
+        context = CaptureContext(self.changes, self.keys, self.values, written, room or self._no_room, trace, skipped)
         cache.__class__ = captured_class(self.plain, context, expiry_of(cache))
 
     @staticmethod

@@ -279,6 +279,18 @@ def test_a_close_in_a_forked_child_returns_at_once_and_the_parent_goes_on(live: 
     assert told(live, prefix).entries == {"k": "v"}
 
 
+def test_what_cannot_be_captured_is_skipped_from_the_start_on(live: LiveMemory, prefix: str) -> None:
+    cache: Any = cachetools.LRUCache(10)
+    cache.update(a="1", b=["no text"])
+    with deelog.capture(cache, config(live, prefix), on_uncapturable="skip") as capture:
+        cache["c"] = cache["a"] = 3
+        cache["d"] = "4"
+        assert capture.skipped == 3
+    assert told(live, prefix).entries == {"d": "4"}
+    with pytest.raises(deelog.NotCapturable):
+        deelog.capture(cache, config(live, prefix))
+
+
 def test_what_a_capture_says_of_itself(live: LiveMemory, prefix: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "deelog.cachetools")
     cache: Any = cachetools.LRUCache(10)
@@ -419,6 +431,8 @@ def test_a_start_that_fails_is_raised_and_leaves_the_cache_as_it_was(
 def test_what_capture_refuses(live: LiveMemory, prefix: str) -> None:
     fields = config(live, prefix)
     timed: Any = cachetools.TTLCache(10, 10)
+    with pytest.raises(ValueError, match="on_uncapturable must be raise or skip, not 'ignore'"):
+        deelog.capture(cachetools.LRUCache(3), {}, on_uncapturable="ignore")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"TTLCache expires .*lock=.*expiry_interval=None"):
         deelog.capture(timed, fields)
     no_cache: Any = {}

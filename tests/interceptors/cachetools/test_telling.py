@@ -231,3 +231,48 @@ def test_alarms_at_random(name: str) -> None:
         if left:
             signal.setitimer(signal.ITIMER_REAL, left)  # of a test's own limit
     assert came == 300
+
+
+class Lists(cachetools.LRUCache[Any, Any]):
+    """A user's class."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+
+
+@pytest.mark.parametrize(
+    "make", [cachetools.Cache, cachetools.LRUCache, Lists, lambda size: cachetools.TTLCache(size, 10)]
+)
+@pytest.mark.parametrize("kind", [{}, {"key_serializer": "json"}])
+def test_what_cannot_be_captured_is_skipped_where_that_is_wanted(
+    make: Callable[[int], Any], kind: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    attached = Attached(make(3), skips=True, max_entry_bytes=100, **kind)
+    cache, name = attached.cache, (lambda key: f'"{key}"') if kind else (lambda key: key)
+    cache["a"] = "1"
+    cache["a"] = ["of no text"]
+    assert cache["a"] == ["of no text"]
+    assert attached.told() == [("put", name("a")), ("remove", name("a"))]
+    cache["a"], cache["b"] = "2", "x" * 101
+    assert attached.told() == [("put", name("a"))]
+    cache[frozenset((1,))] = "3"
+    cache["a"] = b"\xff"
+    del cache["a"], cache["b"]
+    cache.pop(frozenset((1,)))
+    assert attached.told() == [("remove", name("a"))]
+    assert attached.skipped.number == 4
+    assert len(caplog.messages) == 1
+    assert "on_uncapturable=skip): a value of type list cannot be captured" in caplog.messages[0]
+    cache.update(a="1", b=["2"], c="3", d="4", e="5")
+    attached.drain()
+    assert len(cache) == 3
+    attached.check()
+    for key in "vwxyz":
+        cache[key] = [key]
+    attached.drain()
+    assert (len(cache), attached.core.entries) == (3, {})
+    cache.clear()
+    cache["a"] = "1"
+    attached.check()
+    with pytest.raises(NotCapturable):
+        Attached(make(3)).cache["a"] = ["of no text"]
