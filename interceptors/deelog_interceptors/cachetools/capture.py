@@ -110,11 +110,9 @@ def capture(
         settings["cache.value.format"], named(value_serializer) if value_serializer is not None else None
     )  # fmt: skip
     keys = keys_for(type(cache), keys_of(settings["cache.key.format"], key_serializer))
+    unix_ms = unix_ms_of(cache, unix_time)
     mirror = Mirror(
-        settings["segment.count"],
-        settings["before.image"] == "full",
-        unix_ms_of(cache, unix_time),
-        settings["skip.messages.without.change"],
+        settings["segment.count"], settings["before.image"] == "full", unix_ms, settings["skip.messages.without.change"]
     )
     traces = _traces() if settings["tracing.headers.enabled"] else None
     made = Capture(cache, settings, mirror, on_failure, host)

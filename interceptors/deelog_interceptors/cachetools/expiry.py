@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -44,6 +45,29 @@ def expiry_of(cache: AnyCache) -> Callable[[AnyCache, Any], Any] | None:
     return None
 
 
+class GivenTime:
+    """The user's function from the cache's time to Unix seconds, in milliseconds; None where it gives no moment."""
+
+    def __init__(self, given: Callable[[Any], float]) -> None:
+        self._given = given
+        self.failed = 0
+        """How often it raised, or gave NaN. The first time is logged. (An endless time to live is no moment, too.)"""
+
+    def __call__(self, moment: Any) -> int | None:
+        try:
+            seconds = self._given(moment)
+            found = _milliseconds(seconds)
+            if found is not None or not math.isnan(seconds):
+                return found
+            error: object = "it gave NaN"
+        except Exception as raised:  # noqa: BLE001 - may be any of the user's function; it is logged and counted
+            error = repr(raised)
+        self.failed += 1
+        if self.failed == 1:
+            _LOG.warning("unix_time gives no moment for %r, expires_at is null: %s", moment, error)
+        return None
+
+
 def unix_ms_of(cache: AnyCache, given: Callable[[Any], float] | None) -> Callable[[Any], int | None]:
     """From the cache's own time to Unix milliseconds: by the user's function (to Unix seconds), or by its timer.
 
@@ -51,7 +75,7 @@ def unix_ms_of(cache: AnyCache, given: Callable[[Any], float] | None) -> Callabl
     any other timer `expires_at` is null.
     """
     if given is not None:
-        return lambda moment: _milliseconds(given(moment))
+        return GivenTime(given)
     timer = getattr(getattr(cache, "timer", None), "_Timer__timer", None)
     if timer is time.time:
         return lambda moment: _milliseconds(moment)

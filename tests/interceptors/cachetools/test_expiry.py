@@ -17,7 +17,7 @@ import cachetools
 import pytest
 
 from deelog_interceptors.cachetools.errors import CaptureFailed
-from deelog_interceptors.cachetools.expiry import ExpiryTimer, expiry_of, unix_ms_of
+from deelog_interceptors.cachetools.expiry import ExpiryTimer, GivenTime, expiry_of, unix_ms_of
 from tests.interceptors.cachetools.support import Clock
 
 
@@ -102,3 +102,12 @@ def test_one_that_does_not_last_does_not() -> None:
         assert cache.calls.acquire(timeout=20)
     timer.stop()
     assert cache.failures == []
+
+
+def test_a_function_that_gives_no_moment_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    moments: dict[int, float] = {1: 5.0, 2: math.nan, 3: math.inf, 4: -math.inf}
+    found = unix_ms_of(cachetools.TTLCache(3, 10), moments.__getitem__)
+    assert [found(moment) for moment in (1, 2, 3, 4, 5)] == [5000, None, None, None, None]
+    assert isinstance(found, GivenTime)
+    assert found.failed == 2
+    assert caplog.messages == ["unix_time gives no moment for 2, expires_at is null: it gave NaN"]
