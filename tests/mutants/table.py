@@ -2662,6 +2662,21 @@ TOPOLOGY: Final = (
         because=NO_CAPTURE,
     ),
     Mutant(
+        "lease-that-holds-again",
+        "",
+        "a clock is put forward and back between two heartbeats: what waited for the lease is never acknowledged",
+        (
+            Edit(
+                GRID_NODE,
+                "        self.leased()\n        self._lease.heard",
+                "        self._lapsed = not self.leased()\n        self._lease.heard",
+            ),
+            Edit(GRID_NODE, "            self._lapsed = True\n", "            pass\n"),
+        ),
+        detector="pytest tests/proof/simulation/test_scenarios.py -k clock_forth_and_back",
+        because="a clock must be put back within some hundredths of a second",
+    ),
+    Mutant(
         "lease-by-one-clock",
         "",
         "a virtual machine that was paused acknowledges under a lease that ran out meanwhile",

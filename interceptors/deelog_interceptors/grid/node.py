@@ -84,6 +84,8 @@ class Node:
         self.sources = (GridMetrics(self, config["topic.prefix"], config["cache.name"]),)
         core = self.connector.sink
         self._lease = Lease(settings.lease)
+        self._lapsed = False
+        """Whether it was found not to hold, and something may wait for it."""
         self.store = Store(settings, core, self.captured, clock)
         self.replicator = Replicator(
             self.store,
@@ -352,9 +354,11 @@ class Node:
         """The controller answered a heartbeat."""
         if answer is None or member != self._registry.controller:
             return
-        held = self.leased()
+        self.leased()
         self._lease.heard(answer, self.view.topology_id)
-        if not held and self.leased():
+        # Not: whether it has just begun to hold. A clock that was put back lets it hold again without an answer.
+        if self._lapsed and self._lease.holds(*self._time()):
+            self._lapsed = False
             renewed, self._lease_renewed = self._lease_renewed, self._loop.create_future()
             renewed.set_result(None)
             self.replicator.renewed()
@@ -428,7 +432,10 @@ class Node:
         await asyncio.wait({self._role_changed}, timeout=_REDIRECT_SECONDS)
 
     def leased(self) -> bool:
-        return not self.settings.acks_all or self._lease.holds(*self._time())
+        held = not self.settings.acks_all or self._lease.holds(*self._time())
+        if not held:
+            self._lapsed = True
+        return held
 
     async def _renewed_lease(self) -> None:
         self._beat_soon()

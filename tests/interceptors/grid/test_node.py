@@ -228,6 +228,13 @@ def test_an_answer_of_the_controller_renews_the_lease(memory: Memory, monkeypatc
         node._beat()
         node.link_frame(link, Heard(node._beats, 1))
         assert len(desk.calls) == 1  # it had one
+        seconds, node._lease.seconds = node._lease.seconds, 0.0
+        assert not node.leased()
+        node._lease.seconds = seconds
+        assert node.leased()  # a clock was put forward, and back
+        node._beat()
+        node.link_frame(link, Heard(node._beats, 1))
+        assert len(desk.calls) == 2
 
     with_node(memory, monkeypatch, test)
 
