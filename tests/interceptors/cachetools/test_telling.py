@@ -22,7 +22,7 @@ import pytest
 from deelog_interceptors.cachetools.errors import NotCapturable
 from tests.interceptors.cachetools.support import Attached, Clock
 
-BROKEN = (KeyError, StopIteration)
+BROKEN = (KeyError, StopIteration, ValueError, AttributeError)
 """What cachetools raises where it was interrupted between its own structures."""
 SIZE = 3
 _TRACED = ("deelog_interceptors.cachetools", "cachetools")
