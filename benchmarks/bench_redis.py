@@ -33,19 +33,8 @@ from deelog_schemas.config import parse
 NUMBER = 20_000
 PIECE = 1 << 16
 SEGMENTS = 256
-CONFIG = parse(
-    {
-        "name": "bench",
-        "connector.class": "deelog.RedisConnector",
-        "bootstrap.servers": "127.0.0.1:9092",
-        "topic.prefix": "bench",
-        "cache.name": "redis",
-        "cache.value.format": "json",
-        "node.id": "c1",
-        "redis.url": "redis://127.0.0.1:6379",
-        "segment.count": str(SEGMENTS),
-    }
-)
+_NEEDED = {"topic.prefix": "p", "cache.name": "c", "node.id": "n", "bootstrap.servers": "h:1"}
+VALUES = Values(parse({"cache.value.format": "json", **_NEEDED}))
 
 
 def sent(number: int) -> bytes:
@@ -81,7 +70,7 @@ def changed() -> None:
 def handed_over() -> Callable[[], None]:
     """What hands all of it over, to a core that writes every segment."""
     core = ConnectorCore("node@1", Settings(SEGMENTS, 8, max_operations=NUMBER, max_bytes=1 << 30), Nothing())
-    tape = Tape(Lineage((("a" * 40, 0),)), 0, 0, 0, SEGMENTS, Values(CONFIG))
+    tape = Tape(Lineage((("a" * 40, 0),)), 0, 0, 0, SEGMENTS, VALUES)
     for segment, one in enumerate(tape.segments):
         core.promote(segment, 1)
         one.open(Anchor(0, 0), 0, {})

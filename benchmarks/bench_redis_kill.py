@@ -172,7 +172,7 @@ class Bench:
         time.sleep(self._seconds)
         load.stopped.set()
         load.join()
-        until(self._is_written, PATIENCE, "the connectors to have written all")
+        until(self.cluster.is_written, PATIENCE, "the connectors to have written all")
         self._until_quiet()
         begins = name.encode()
         expected = {key: entry.value for key, entry in self.cluster.dump().items() if key.startswith(begins)}
@@ -197,10 +197,6 @@ class Bench:
             (f"{name}_deelog_corrections", corrected, "records"),
         ]
         return [*figures, (f"{name}_stored", len(load.stored), "versions"), (f"{name}_lost", len(lost), "versions")]
-
-    def _is_written(self) -> bool:
-        stats = [connector.stats() for connector in self.cluster.nodes]
-        return all(each is not None and not each["unwritten"] for each in stats)
 
     def _until_quiet(self) -> None:
         """Until the readers have nothing more to tell."""

@@ -36,15 +36,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 from redis.exceptions import RedisError
 
+from benchmarks.bench_redis import VALUES
 from benchmarks.common import Figure, Watcher, kafka, parser, quiet, show
 from deelog_connector.devkafka.ports import HOST, free_ports
 from deelog_interceptors.redis import reading
 from deelog_interceptors.redis.address import Address
 from deelog_interceptors.redis.client import Client
-from deelog_interceptors.redis.values import Values
 from deelog_proof.harness.child import Child, deelog_command, until
 from deelog_proof.harness.redis_cluster import server_program
-from deelog_schemas.config import parse
 
 ROWS, HASHES, SEGMENTS, PARTITIONS, BATCH = 100_000, 10_000, 256, 4, 8192
 RATE = 1000
@@ -179,19 +178,16 @@ def bare(live: Live, bootstrap: str, begin: int, number: int) -> float:
 
 async def images(live: Live) -> float:
     """The seconds in which a connector reads all hashes."""
-    client, values = Client(Address(HOST, live.port)), Values(parse({"cache.value.format": "json", **_NEEDED}))
+    client = Client(Address(HOST, live.port))
     await client.connect()
     keys = [b"hash:%d" % number for number in range(HASHES)]
     began = time.perf_counter()
     for begin in range(0, HASHES, reading.MOST_KEYS):
-        found = await reading.read(client, keys[begin : begin + reading.MOST_KEYS], values)
+        found = await reading.read(client, keys[begin : begin + reading.MOST_KEYS], VALUES)
         assert not found.changed
     took = time.perf_counter() - began
     await client.close()
     return took
-
-
-_NEEDED = {"topic.prefix": "p", "cache.name": "c", "node.id": "n", "bootstrap.servers": "h:1"}
 
 
 def pipelines(live: Live) -> float:

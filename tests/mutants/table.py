@@ -2668,8 +2668,8 @@ TOPOLOGY: Final = (
         (
             Edit(
                 GRID_NODE,
-                "        self.leased()\n        self._lease.heard",
-                "        self._lapsed = not self.leased()\n        self._lease.heard",
+                "        self._lease.heard(",
+                "        self._lapsed = not self.leased()\n        self._lease.heard(",
             ),
             Edit(GRID_NODE, "            self._lapsed = True\n", "            pass\n"),
         ),

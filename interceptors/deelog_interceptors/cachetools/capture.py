@@ -20,7 +20,7 @@ import cachetools
 
 from deelog_connector.runtime import Stats
 from deelog_interceptors.cachetools.change_queue import ChangeQueue
-from deelog_interceptors.cachetools.errors import CaptureFailed, EntryTooLarge, NotCapturable
+from deelog_interceptors.cachetools.errors import CaptureFailed
 from deelog_interceptors.cachetools.expiry import ExpiryTimer, expiry_of, unix_ms_of
 from deelog_interceptors.cachetools.intercept import captured_class, keys_for, subclass, timed
 from deelog_interceptors.cachetools.mirror import Mirror
@@ -232,12 +232,8 @@ class Capture:
 
     def _load(self, context: CaptureContext, expiry: Callable[[AnyCache, Any], Any] | None) -> None:
         for key in list(cachetools.Cache.__iter__(self.cache)):
-            try:
-                raw_key, raw_value = context.prepare(key, cachetools.Cache.__getitem__(self.cache, key))
-            except (NotCapturable, EntryTooLarge) as error:
-                if context.skipped is None:
-                    raise
-                context.skipped.note(error)
+            raw_key, raw_value = context.prepare(key, cachetools.Cache.__getitem__(self.cache, key))
+            if raw_key is None or raw_value is None:
                 continue
             context.keys.stored(key, raw_key)
             self._mirror.load(raw_key, raw_value, None if expiry is None else expiry(self.cache, key))

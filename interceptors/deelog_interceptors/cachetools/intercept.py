@@ -24,7 +24,7 @@ from typing import Any, Final
 import cachetools
 
 from deelog_interceptors.cachetools.change_queue import ChangeQueue, charge
-from deelog_interceptors.cachetools.errors import EntryTooLarge, NotCapturable
+from deelog_interceptors.cachetools.errors import NotCapturable
 from deelog_interceptors.cachetools.serialize import Keys, KnownKeys, PlainKeys, Raw
 from deelog_interceptors.cachetools.subclasses import METHODS
 from deelog_interceptors.cachetools.telling import (
@@ -213,15 +213,8 @@ def _setitem(base: type[AnyCache], context: CaptureContext, teller: Teller) -> C
     renames = not (own(base, "__getitem__") and own(base, "__contains__"))
 
     def __setitem__(self: AnyCache, key: Any, value: Any) -> None:
-        raw_key: Raw | None = None
-        raw_value: Raw | None = None
-        try:
-            raw_key, raw_value = context.prepare(key, value)
-        except (NotCapturable, EntryTooLarge) as error:
-            if context.skipped is None:
-                raise
-            context.skipped.note(error)
-        else:
+        raw_key, raw_value = context.prepare(key, value)
+        if raw_key is not None and raw_value is not None:
             size = charge(raw_key, raw_value)
             if changes.taken + size > changes.limit:
                 context.make_room(raw_key, size)
@@ -382,7 +375,7 @@ def _init(base: Any, context: CaptureContext, teller: Teller) -> Callable[..., N
             changes.doubt = emptied, changes.doubt
             for key in list(cachetools.Cache.__iter__(self)):
                 value = cachetools.Cache.__getitem__(self, key)
-                changes.doubt = (key, value, UNSEEN, *context.raw(key, value), serial), changes.doubt
+                changes.doubt = (key, value, UNSEEN, *context.prepare(key, value), serial), changes.doubt
             teller.settle(self)
 
     return __init__

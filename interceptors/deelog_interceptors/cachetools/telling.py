@@ -21,7 +21,7 @@ from typing import Any, Final
 import cachetools
 
 from deelog_interceptors.cachetools.change_queue import ChangeQueue, charge
-from deelog_interceptors.cachetools.errors import EntryTooLarge
+from deelog_interceptors.cachetools.errors import EntryTooLarge, NotCapturable
 from deelog_interceptors.cachetools.serialize import Keys, Raw, Values, encoded
 from deelog_schemas.entry_limit import EntryLimit
 from deelog_schemas.operation import Reason, Trace
@@ -80,11 +80,17 @@ class CaptureContext:
         """Raw key and value of a write; raises before anything changes."""
         return self.keys.prepare(key), self.values.prepare(value)
 
-    def prepare(self, key: Any, value: Any) -> tuple[Raw, Raw]:
-        """The same, checked."""
-        raw_key, raw_value = self.raw(key, value)
-        if len(raw_key) + len(raw_value) > self.limit.sure:
-            self.check(raw_key, raw_value)
+    def prepare(self, key: Any, value: Any) -> tuple[Raw, Raw] | tuple[None, None]:
+        """The same, checked; None for an entry that is skipped."""
+        try:
+            raw_key, raw_value = self.raw(key, value)
+            if len(raw_key) + len(raw_value) > self.limit.sure:
+                self.check(raw_key, raw_value)
+        except (NotCapturable, EntryTooLarge) as error:
+            if self.skipped is None:
+                raise
+            self.skipped.note(error)
+            return None, None
         return raw_key, raw_value
 
     def check(self, raw_key: Raw, raw_value: Raw) -> None:

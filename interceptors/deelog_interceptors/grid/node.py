@@ -354,7 +354,6 @@ class Node:
         """The controller answered a heartbeat."""
         if answer is None or member != self._registry.controller:
             return
-        self.leased()
         self._lease.heard(answer, self.view.topology_id)
         # Not: whether it has just begun to hold. A clock that was put back lets it hold again without an answer.
         if self._lapsed and self._lease.holds(*self._time()):

@@ -290,6 +290,11 @@ class RedisCluster:
 
         return until(whole, seconds, "every slot to have a primary, a replica, and a connector that writes it", 0.2)
 
+    def is_written(self) -> bool:
+        """Whether the connectors have written all that their servers have."""
+        answers = [connector.stats() for connector in self.nodes]
+        return all(stats is not None and not stats["unwritten"] for stats in answers)
+
     def is_settled(self) -> bool:
         """Whether all servers that run serve, and see the same primaries, which run."""
         running = [server for server in self.servers if server.pid is not None]

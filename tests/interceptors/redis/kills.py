@@ -115,7 +115,7 @@ class Kills:
         finally:
             load_.stop()
         self.report.seconds = time.monotonic() - begun
-        waiting(self._is_written, _SETTLE_SECONDS, "all of it in Kafka")
+        waiting(self._cluster.is_written, _SETTLE_SECONDS, "all of it in Kafka")
         self._compare()
         return self.report
 
@@ -151,10 +151,6 @@ class Kills:
         with suppress(ClusterError):  # it is away
             return bool(server.is_primary)
         return False
-
-    def _is_written(self) -> bool:
-        stats = [connector.stats() for connector in self._cluster.nodes]
-        return all(each is not None and not each["unwritten"] for each in stats)
 
     def _compare(self) -> None:
         report, records = self.report, read_topic(self._bootstrap, self._topic)
