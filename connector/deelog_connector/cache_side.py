@@ -8,6 +8,7 @@ once; none does I/O. `docs/howto/interceptor.md` builds an interceptor.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from typing import Protocol
 
 from deelog_connector.core.history import History, common_point, cut, last_of
@@ -165,6 +166,10 @@ class ReplicaSink(CaptureSink, Protocol):
     @property
     def paused(self) -> bool:
         """Whether nothing is written to Kafka for now."""
+
+    def met(self, members: Iterable[str]) -> None:
+        """These own segments, or did. Who takes over from one ends what it has left open in Kafka, and needs its name,
+        which the positions topic may have lost."""
 
     def apply(self, segment: int, operation: Operation) -> None:
         """A backup applied an operation of the primary. They come in sequence order."""

@@ -508,6 +508,14 @@ TAKEOVER: Final = (
         because=ONE_CASE,
     ),
     Mutant(
+        "writer-forgotten-with-positions",
+        "",
+        "who started since positions were lost does not know whose transaction is left open, and waits for good",
+        (Edit(ROLES, "        self._core.met(row.in_sync)\n", ""),),
+        detector="scenario left_open_and_positions_lost",
+        because=RARE,
+    ),
+    Mutant(
         "hanging-ended-by-its-superior",
         "",
         "whoever is superseded fences the owner that has superseded it, for as long as that one's record hides its own",

@@ -63,6 +63,7 @@ class ConnectorCore:
         self.table = node.positions
         self.budget = budget
         # Capture, replication and catch-up.
+        self.met = node.met.update
         self.append = self._replica.append
         self.apply = self._replica.apply
         self.history = self._replica.history
@@ -228,8 +229,7 @@ class ConnectorCore:
         return list(self._segments.values())
 
     def captured_after(self, segment: int, sequence: int) -> int | None:
-        """When the first operation after `sequence` in the op log was captured, Unix microseconds; None: there is
-        none."""
+        """When the first operation of the op log after `sequence` was captured, Unix microseconds; None for none."""
         seg = self._segments.get(segment)
         operations = seg.log.after(sequence, seg.last_sequence, 1) if seg else []
         return operations[0].ts_us if operations else None

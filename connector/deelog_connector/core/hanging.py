@@ -133,7 +133,7 @@ class HangingTransactions:
     def _writer_of(self, found: Hanging) -> str:
         """Most records say only to people who wrote them. Whoever is fenced by mistake begins anew."""
         position = self._node.positions.positions.get(found.segment)
-        known = {member for _, member in self._claims(found.segment)} | {self._node.member}
+        known = {member for _, member in self._claims(found.segment)} | {self._node.member} | self._node.met
         known |= {position.member} if position is not None else set()
         return next((member for member in sorted(known) if node_number(member) == found.node), "")
 

@@ -138,6 +138,8 @@ class NodeState:
     """Of the last poll, Unix microseconds."""
     claimed: set[int] = field(default_factory=set)
     """Segments of which a claim of this process was read."""
+    met: set[str] = field(default_factory=set)
+    """Members that the interceptor has seen own segments, whatever the positions topic tells of them."""
     _used: int = 0
 
     @property

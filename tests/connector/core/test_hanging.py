@@ -247,6 +247,17 @@ def test_a_writer_is_known_from_what_either_topic_has_or_had() -> None:
     assert found(state, first(node=OTHER)) == ends(0, "n3")
 
 
+def test_a_writer_whose_claim_is_lost_is_known_by_those_that_the_cache_has_met() -> None:
+    _, (node, _) = started()
+    node.core.promote(0, 7)
+    left_open = first(node=OTHER)
+    node.core.hanging_found(0, [left_open], True)
+    before = node.core.poll(0.0, 0)
+    node.core.met([NEWER, OTHER])
+    node.core.hanging_found(0, [left_open], True)
+    assert [effect for effect in node.core.poll(0.0, 0) if effect not in before] == ends(0, "n3")
+
+
 def test_a_position_that_is_hidden_is_looked_for_until_nothing_hides_it() -> None:
     state = node(patience=10.0)
     segment = primary(state, 0)

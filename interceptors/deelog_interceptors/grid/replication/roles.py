@@ -69,6 +69,7 @@ class Roles:
     def _apply(self, segment: Segment, row: SegmentState) -> None:
         changed = row.epoch != segment.epoch or row.primary != segment.primary
         segment.primary, segment.in_sync = row.primary, row.in_sync
+        self._core.met(row.in_sync)
         segment.members = tuple(member for member in row.holders if member != self._member)
         if row.state is State.ONLINE and row.primary == self._member:
             if segment.role is not Role.PRIMARY or changed:
