@@ -50,8 +50,7 @@ def with_deelog(cache: Any, bootstrap: str) -> Iterator[Write]:
         "node.id": "n1",
     }
     with deelog.capture(cache, config) as capture:
-        while capture.stats.takeovers < 256:
-            time.sleep(0.01)
+        capture.wait_until_streaming()
         yield cache.__setitem__
         assert capture.failure is None
 

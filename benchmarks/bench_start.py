@@ -34,14 +34,12 @@ def config(bootstrap: str) -> dict[str, Any]:
     return {"bootstrap.servers": bootstrap, "topic.prefix": prefix, "cache.name": "c", "node.id": "n1"}
 
 
-def started(settings: dict[str, Any], *, written: bool = False) -> float:
-    """The seconds of a start. `written`: its segments are claimed and written before it ends."""
+def started(settings: dict[str, Any]) -> float:
+    """The seconds of a start, until its segments are claimed and written."""
     begin = time.perf_counter()
     with deelog.capture(cachetools.LRUCache(1000), settings) as capture:
-        took = time.perf_counter() - begin
-        while written and capture.stats.takeovers < SEGMENTS:
-            time.sleep(0.05)
-    return took
+        capture.wait_until_streaming(None)
+        return time.perf_counter() - begin
 
 
 def read(bootstrap: str, topic: str, partitions: int) -> tuple[list[Message], float]:
@@ -85,7 +83,7 @@ def measure(bootstrap: str, hours: float) -> list[Figure]:
     """The figures of one load."""
     settings = config(bootstrap)
     topic, partitions = parse(settings).topics.positions, parse(settings)["topic.creation.default.partitions"]
-    started(settings, written=True)
+    started(settings)
     plain = started(settings)
     states = {m.key(): m for m in read(bootstrap, topic, partitions)[0] if (m.key() or b"").startswith(b"position/")}
     assert len(states) == SEGMENTS, "not every segment has a position"

@@ -102,7 +102,7 @@ def validate(file: Path, role: str, resolve: bool, connect: bool, form: str) -> 
     checked = load(file, role)
     if resolve or connect:
         checked.resolved()
-    if checked.role is Role.NODE:  # the others have none of the classes, and need none
+    if checked.role in (Role.NODE, Role.CACHE):  # the others have none of the classes, and need none
         steps_of(checked)
         if (resolve or connect) and (errors := refused_settings(checked)):
             raise ConfigError(errors)

@@ -144,15 +144,16 @@ class Connector:
         for work in (self._drive, self._announce):
             self._shell.tasks.spawn(work())
 
-    async def stop(self, release: bool = True) -> None:
-        """Writes what is acknowledged and releases the segments, then closes every client. Bounded; logs what is left.
+    async def stop(self, release: bool = True, seconds: float | None = None) -> None:
+        """Writes what is acknowledged and releases the segments, then closes every client. Logs what is left.
 
-        Capture must have ended. With `release=False` it just closes: the next start then resets.
+        Capture must have ended. With `release=False` it just closes: the next start then resets. The release takes at
+        most `seconds`, or two transactions' timeouts.
         """
         self.apply(Event.LEAVE)  # a restart no longer begins with it
         if release and not self.failure.done():
             self.end()
-            await self._release_all()
+            await self._release_all(seconds or self.config["transaction.timeout.ms"] / 1000 * 2)
         if self._replacing is not None:
             self._replacing.cancel()
             await asyncio.gather(self._replacing, return_exceptions=True)
@@ -163,12 +164,12 @@ class Connector:
         if not self.failure.done():
             self.failure.cancel()
 
-    async def _release_all(self) -> None:
+    async def _release_all(self, seconds: float) -> None:
         mine = [segment.number for segment in self.core.primaries()]
         for number in mine:
             self.core.release(number)
         self.wake()
-        until = self._port.clock.monotonic() + self.config["transaction.timeout.ms"] / 1000 * 2
+        until = self._port.clock.monotonic() + seconds
         while left := [s for s in self.core.primaries() if s.phase is not Phase.RELEASED and not s.stopped_by]:
             if self._port.clock.monotonic() > until or self.failure.done() or self.halted:
                 log.warning("%d of %d segments are not released: their next owner resets them", len(left), len(mine))
@@ -208,7 +209,8 @@ class Connector:
         """Returns once `size` bytes may be appended, by `oplog.overflow`: block, coalesce or reset.
 
         Who gives up waiting before `max.block.ms` and comes again, as a client does whose command is answered with an
-        error, waits for what is left of it.
+        error, waits for what is left of it. Once that is over nobody waits until Kafka has taken something: an outage
+        costs the writers `max.block.ms`, not as much for each reset.
         """
         policy = self.config["oplog.overflow"]
         core = self.core
@@ -224,7 +226,6 @@ class Connector:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(left):
                         await self._pruned.wait()
-        self._full_since = None
         core.make_room(segment, size)
 
     def _was_pruned(self) -> None:

@@ -5,6 +5,7 @@ Weighed in docs/decisions.md, "`capture()` returns a handle".
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import logging
 import os
@@ -29,13 +30,15 @@ from deelog_interceptors.cachetools.serialize import Raw, Serializer, Values, ke
 from deelog_interceptors.cachetools.subclasses import passes_by
 from deelog_interceptors.cachetools.telling import AnyCache, CaptureContext, Skipped
 from deelog_interceptors.hosting.connector_thread import (
+    JOIN_SECONDS,
     ConnectorThread,
     close_all,
     forget_all,
     threads_of_the_program,
 )
-from deelog_schemas.config import Config, ConfigError, FieldError, load, parse
+from deelog_schemas.config import Config, ConfigError, FieldError, Role, load, parse
 from deelog_schemas.entry_limit import EntryLimit
+from deelog_schemas.errors import DeelogError
 from deelog_schemas.operation import Trace
 
 _LOG: Final = logging.getLogger("deelog.cachetools")
@@ -59,7 +62,6 @@ def capture(
     unix_time: Callable[[Any], float] | None = None,
     on_failure: Literal["continue", "raise"] = "continue",
     on_uncapturable: Literal["raise", "skip"] = "raise",
-    start_timeout: float = 60.0,
     host: ConnectorThread | None = None,
 ) -> Capture:
     """Captures every change of `cache` from now on; its present entries are sent first. For several caches see
@@ -83,10 +85,10 @@ def capture(
     `NotCapturable` or `EntryTooLarge` before the cache changes; with `skip` it is written to the cache and to no topic,
     where the key is gone then (`Capture.skipped` counts them).
 
-    Blocks until the connector has read its topics: at most `start_timeout` seconds, plus the time that a running
-    request to Kafka takes. Raises `ConfigError`, `NotCapturable` for an entry that the cache holds already,
-    `CaptureFailed`, or the error that ended the connector's start. Call `close()` at the end; a regular exit of the
-    interpreter calls it.
+    Does not wait for Kafka: `Capture.wait_until_streaming()` does. While Kafka is away at the start it is tried again
+    and again; what the cache holds when it answers is sent then. Raises what is wrong in this process: `ConfigError`,
+    `NotCapturable` for an entry that the cache holds already, `CaptureFailed` if it is captured already. Call `close()`
+    at the end; a regular exit of the interpreter calls it.
     """
     if not isinstance(cache, cachetools.Cache):
         raise TypeError(f"capture() takes a cache of cachetools, not {type(cache).__name__}")
@@ -125,16 +127,18 @@ def capture(
         traces,
         made._skipped if on_uncapturable == "skip" else None,
     )
-    made.start(context, nullcontext() if lock is None else lock, start_timeout)
+    made.start(context, nullcontext() if lock is None else lock)
     if lock is not None and expiry_interval is not None and timed(type(cache)):
         made.start_timer(lock, expiry_interval)
     return made
 
 
 def _settings(config: str | Path | Mapping[str, Any] | Config) -> Config:
+    if isinstance(config, str | Path):
+        return load(config, Role.CACHE)
     if isinstance(config, Config):
-        return config
-    return load(config) if isinstance(config, str | Path) else parse(config)
+        return parse(config.raw, Role.CACHE) if config.role is Role.NODE else config
+    return parse(config, Role.CACHE)
 
 
 def _traces() -> Callable[[], Trace | None]:
@@ -149,7 +153,7 @@ def _traces() -> Callable[[], Trace | None]:
 
 
 class Capture:
-    """A cache that is being captured. Made by `capture()`; also a context manager."""
+    """A cache that is being captured. Made by `capture()`; also a context manager, by `with` and by `async with`."""
 
     def __init__(
         self, cache: AnyCache, config: Config, mirror: Mirror, on_failure: str, host: ConnectorThread | None
@@ -205,14 +209,27 @@ class Capture:
             state = "closed" if self._closed else f"{self.pending} changes wait"
         return f"<Capture of {self._name}, to {self.topic}: {state}>"
 
-    def start(self, context: CaptureContext, lock: AbstractContextManager[Any], timeout: float) -> None:
-        """For `capture()`: starts the connector, then captures the cache, so that the queue has a reader."""
+    def wait_until_streaming(self, timeout: float | None = 60.0) -> None:
+        """Waits until Kafka has what the cache held at first, so that what changes from now on comes as changes.
+
+        Raises `TimeoutError` after `timeout` seconds, which ends nothing, and `CaptureFailed` where the capture has
+        ended before. `None` waits for as long as it takes.
+        """
+        try:
+            self._runner.streaming.result(timeout)
+        except CaptureFailed:
+            raise
+        except Exception as error:
+            if self._runner.streaming.done():
+                raise _failed(self._name, error) from error
+            why = self._runner.why_not_streaming
+            raise TimeoutError(f"cache {self._name} does not stream after {timeout:g} s: {why}") from None
+
+    def start(self, context: CaptureContext, lock: AbstractContextManager[Any]) -> None:
+        """For `capture()`: begins to start the connector, and captures the cache."""
         made: type[AnyCache] | None = None
         try:
-            try:
-                self._runner.start(timeout)
-            except TimeoutError as error:
-                raise CaptureFailed(f"the connector was not ready within {timeout:g} s: does Kafka answer?") from error
+            self._runner.start()
             expiry = expiry_of(self.cache)
             with lock, _attaching:
                 if type(self.cache) in _captured_classes:
@@ -224,7 +241,7 @@ class Capture:
             self._runner.begin()
             _LOG.info("capturing %s -> %s (%d segments)", self._name, self.topic, self._segments)
         except BaseException:
-            self._end(timeout)
+            self._end(0)
             if made is not None:  # at last: until then a failure may set a class
                 self._detach()
             raise
@@ -256,9 +273,9 @@ class Capture:
         """Ends the capture: writes the captured changes and releases the segments. The cache works on, uncaptured.
 
         Do not hold the cache's lock. Raises `CaptureFailed` where a change could not be written within `timeout`
-        seconds; it then still waits for a running request to Kafka or a running transform, some fifteen seconds at
-        most. A second call does nothing, nor does one by a signal handler that interrupted this call; where the
-        handler's exception ends this call, the next one goes on with it. In a forked child nothing is captured anyway.
+        seconds, and three more at most: a request to Kafka under way ends by itself, behind it. A second call does
+        nothing, nor does one by a signal handler that interrupted this call; where the handler's exception ends this
+        call, the next one goes on with it. In a forked child nothing is captured anyway.
         """
         if self._host.forked:
             self._detach()
@@ -290,7 +307,7 @@ class Capture:
     def _end(self, timeout: float) -> None:
         self._runner.stop(timeout)
         if self._owns_host:
-            self._host.close()
+            self._host.close(JOIN_SECONDS)
 
     def __enter__(self) -> Capture:
         return self
@@ -298,11 +315,22 @@ class Capture:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    async def aclose(self) -> None:
+        """`close()`, while the event loop goes on."""
+        await asyncio.to_thread(self.close)
+
+    async def __aenter__(self) -> Capture:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
     def _failed(self, error: BaseException) -> None:
         # Called by deelog's thread. A running write ends with the methods it began with; later writes are not captured.
         self._give(_refusing(self._plain, self._name, error) if self._raise else self._plain)
         self._failure = error  # set last: a writer that sees it writes to the refusing or the plain class
-        _LOG.error("cache %s: changes no longer reach Kafka: %s", self._name, error, exc_info=error)
+        traceback = None if isinstance(error, DeelogError) else error  # those say what to do
+        _LOG.error("cache %s: changes no longer reach Kafka: %s", self._name, error, exc_info=traceback)
 
     def _forked(self) -> None:
         """In a forked child, which does not have the connector's thread."""

@@ -8,6 +8,7 @@ Weighed in docs/decisions.md, "A connector for each cache".
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,7 +19,7 @@ from deelog_interceptors.cachetools.capture import Capture, capture
 from deelog_interceptors.cachetools.errors import CaptureFailed
 from deelog_interceptors.cachetools.serialize import Serializer
 from deelog_interceptors.cachetools.telling import AnyCache
-from deelog_interceptors.hosting.connector_thread import ConnectorThread
+from deelog_interceptors.hosting.connector_thread import JOIN_SECONDS, ConnectorThread
 from deelog_schemas.config import Config, ConfigError, FieldError, Role, load, parse
 
 
@@ -32,7 +33,6 @@ class Options(TypedDict, total=False):
     unix_time: Any
     on_failure: Literal["continue", "raise"]
     on_uncapturable: Literal["raise", "skip"]
-    start_timeout: float
 
 
 class Captures(Mapping[str, Capture]):
@@ -95,7 +95,7 @@ class Captures(Mapping[str, Capture]):
                     self.release(name, timeout)
                 except CaptureFailed as error:
                     failed = failed or error
-            self._host.close()
+            self._host.close(JOIN_SECONDS)
         finally:
             self._in_close = False
         if failed is not None:
@@ -115,3 +115,13 @@ class Captures(Mapping[str, Capture]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    async def aclose(self) -> None:
+        """`close()`, while the event loop goes on."""
+        await asyncio.to_thread(self.close)
+
+    async def __aenter__(self) -> Captures:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()

@@ -23,6 +23,7 @@ from deelog_interceptors.cachetools.intercept import timed
 from deelog_interceptors.cachetools.telling import AnyCache
 
 TRIES: Final = 3
+_JOIN_SECONDS: Final = 1.0
 _LOG: Final = logging.getLogger("deelog.cachetools")
 
 
@@ -120,6 +121,6 @@ class ExpiryTimer:
                 _LOG.warning("%s.expire() failed and is tried again: %r", type(self._cache).__name__, error)
 
     def stop(self) -> None:
-        """Ends it; no `expire()` begins after this returned. The caller does not hold the lock."""
+        """Ends it; no `expire()` begins after this returned. One that runs is waited for, for a second."""
         self._stopped.set()
-        self._thread.join()
+        self._thread.join(_JOIN_SECONDS)

@@ -60,8 +60,11 @@ class Mirror:
             value = self._values[segment].get(raw_key)
         return None if value is None else Entry(key, encoded(value), self._expiries.get(raw_key))
 
-    def drain(self, changes: ChangeQueue, sink: CaptureSink, limit: int) -> int:
-        """Assigns positions to at most `limit` changes and acknowledges them; returns how many it took."""
+    def drain(self, changes: ChangeQueue, sink: CaptureSink | None, limit: int) -> int:
+        """Assigns positions to at most `limit` changes and acknowledges them; returns how many it took.
+
+        Without a sink they get none: a reset is to come, and has them.
+        """
         popleft = changes.queue.popleft
         last: dict[int, int] = {}
         count = min(limit, len(changes.queue))
@@ -82,10 +85,13 @@ class Mirror:
                 continue
             value, expires_at = self._take(values, raw_key, raw_value, expires)
             image = encoded(before) if self._full_before and before is not None else None
-            operation = sink.append(segment, reason, key, value, expires_at, ts_us, before is not None, image, trace)
-            last[segment] = operation.sequence
-        for segment, sequence in last.items():
-            sink.acked(segment, sequence)
+            if sink is not None:
+                existed = before is not None
+                operation = sink.append(segment, reason, key, value, expires_at, ts_us, existed, image, trace)
+                last[segment] = operation.sequence
+        if sink is not None:
+            for segment, sequence in last.items():
+                sink.acked(segment, sequence)
         return count
 
     def _take(
@@ -109,7 +115,7 @@ class Mirror:
     def _moment(self, expires: Any) -> int | None:
         return None if expires is None else self._unix_ms(expires)
 
-    def _keep(self, sink: CaptureSink, kept: Any, reason: Reason, ts_us: int) -> dict[int, int]:
+    def _keep(self, sink: CaptureSink | None, kept: Any, reason: Reason, ts_us: int) -> dict[int, int]:
         """An operation for each entry whose key is not among these; returns the segments' sequences."""
         last = {}
         for segment, values in enumerate(self._values):
@@ -117,16 +123,18 @@ class Mirror:
                 values_before = values[raw_key]
                 self._take(values, raw_key, None, None)
                 image = encoded(values_before) if self._full_before else None
-                operation = sink.append(segment, reason, encoded(raw_key), None, None, ts_us, True, image)
-                last[segment] = operation.sequence
+                if sink is not None:
+                    operation = sink.append(segment, reason, encoded(raw_key), None, None, ts_us, True, image)
+                    last[segment] = operation.sequence
         return last
 
-    def _clear(self, sink: CaptureSink, ts_us: int) -> dict[int, int]:
+    def _clear(self, sink: CaptureSink | None, ts_us: int) -> dict[int, int]:
         """One operation for each segment that has entries; returns their sequences."""
         last = {}
         for segment, values in enumerate(self._values):
             if values:
                 values.clear()
-                last[segment] = sink.append(segment, _CLEAR, b"", None, None, ts_us, True).sequence
+                if sink is not None:
+                    last[segment] = sink.append(segment, _CLEAR, b"", None, None, ts_us, True).sequence
         self._expiries.clear()
         return last

@@ -5,7 +5,9 @@ transaction waits `commit.interval.ms` anyway.
 
 A cache of one process owns all segments: the epoch is one above the highest claim, every segment is reset once at the
 start, since the cache of a new process holds other entries, and an operation is acknowledged as soon as it has a
-position.
+position. What changes before that, while Kafka is away perhaps, is in the mirror alone, and in that reset.
+
+Weighed in docs/decisions.md, "`capture()` does not wait for Kafka".
 """
 
 from __future__ import annotations
@@ -13,12 +15,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final
 
-from deelog_connector.errors import NodeSuperseded
+from deelog_connector.cache_side import CaptureSink
+from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, NodeSuperseded
 from deelog_connector.metrics.shared_server import MetricsShare
 from deelog_connector.runtime import Connector, Stats
 from deelog_interceptors.cachetools.change_queue import ChangeQueue
@@ -35,9 +40,18 @@ from deelog_schemas.operation import OVERHEAD, Entry, Operation
 _LOG: Final = logging.getLogger("deelog.cachetools")
 _SLICE: Final = 64
 """Changes drained before the thread lets go of the interpreter lock: about 0.2 ms."""
+_HERE_SECONDS: Final = 1.0
+"""`start()` waits so long for what needs no Kafka: it takes milliseconds, unless other caches are being restarted."""
+_FIRST_WAIT_SECONDS: Final = 0.5
+"""Before a start that Kafka did not answer is tried again; then twice as long, up to:"""
+_LONGEST_WAIT_SECONDS: Final = 10.0
+_FREE_BYTES: Final = 1 << 20
+"""What the queue takes at a time until there is an op log."""
 _MAX_STEP_DOWNS: Final = 3
 """Other processes may claim the segments this often in a row before the capture fails."""
 _SETTLED_SECONDS: Final = 60.0
+_GRACE_SECONDS: Final = 1.0
+"""Beyond the time that a stop has: for the release of what is written, and to close."""
 
 
 class Runner:
@@ -58,33 +72,44 @@ class Runner:
         self._work: concurrent.futures.Future[None] | None = None
         self._config, self._mirror, self._change_queue, self._failed = config, mirror, changes, failed
         self._finished = finished
+        self._name, self._segments = str(config["cache.name"]), int(config["segment.count"])
         self._tick = min(0.02, max(0.001, config["commit.interval.ms"] / 5000))
         self._max_block = config["max.block.ms"] / 1000
-        self._started: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._joined: concurrent.futures.Future[None] = concurrent.futures.Future()
+        """Done once the connector is made, and its ports are open. Cancelled by whoever does not wait for it."""
+        self.streaming: concurrent.futures.Future[None] = concurrent.futures.Future()
+        """Done once Kafka has all segments as they were, and their changes follow; gets what has ended it before."""
+        self.start_error: BaseException | None = None
+        """Why Kafka could not be used at the last try."""
         self._begin, self._stop = threading.Event(), threading.Event()
-        self._stop_seconds = 0.0
+        self._stop_seconds, self._stop_by = 0.0, math.inf
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connector: Connector | None = None
+        self._connectors: dict[str, Connector] = {}
+        """That one by name, for the metrics."""
         self._served: MetricsShare | None = None
         self._failure: BaseException | None = None
         """Was passed to `failed`."""
-        self._owns = False
-        """Whether the segments were promoted. Until then changes stay in the queue, without positions."""
+        self._sink: CaptureSink | None = None
+        """The core, once the segments are promoted."""
         self.stop_error: BaseException | None = None
 
-    def start(self, seconds: float) -> None:
-        """Returns once the connector has read its topics. Raises what failed, or `TimeoutError`."""
+    def start(self) -> None:
+        """Begins to start. Raises what is wrong in this process: a transform, a port in use."""
         self._work = self._host.spawn(self._run())
-        self._started.result(seconds)
+        try:
+            self._joined.result(_HERE_SECONDS)
+        except TimeoutError:
+            if not self._joined.cancel():  # it came just now
+                self._joined.result()
 
     @property
     def stats(self) -> Stats:
-        """The connector's counters. Only after `start()`."""
-        assert self._connector is not None
-        return self._connector.stats
+        """The connector's counters."""
+        return Stats() if self._connector is None else self._connector.stats
 
     def begin(self) -> None:
-        """Takes over all segments; the mirror is loaded. Raises what has failed since the start."""
+        """The mirror is loaded: from now on it follows the queue. Raises what has failed since the start."""
         self._begin.set()
         if self._failure is not None:
             raise self._failure
@@ -92,19 +117,31 @@ class Runner:
     def ask_to_stop(self, seconds: float) -> None:
         """Begins what `stop()` waits for."""
         if not self._stop.is_set():
-            self._stop_seconds = seconds
+            self._stop_seconds, self._stop_by = seconds, time.monotonic() + seconds
             self._stop.set()
 
     def stop(self, seconds: float) -> None:
         """Writes what was captured and releases the segments. Sets `stop_error` where `seconds` are not enough.
 
-        May be called again where a signal interrupted it.
+        What a request to Kafka under way holds up ends by itself, behind this. May be called again where a signal
+        interrupted it.
         """
         self.ask_to_stop(seconds)
-        if self._work is not None:
-            self._work.result()
-            self._host.spawn(self._host.leave(self._config["cache.name"])).result()
-            self._work = None
+        if self._work is None:
+            return
+        left = self._host.spawn(self._left(self._work))
+        try:
+            left.result(max(0.0, self._stop_by + _GRACE_SECONDS - time.monotonic()))
+        except TimeoutError:
+            hint = "a request to Kafka, or a transform, is under way"
+            self.stop_error = self.stop_error or CaptureFailed(
+                f"it did not end within {self._stop_seconds:g} s: {hint}"
+            )
+        self._work = None
+
+    async def _left(self, work: concurrent.futures.Future[None]) -> None:
+        await asyncio.wait([asyncio.wrap_future(work)])
+        await self._host.leave(self._name)
         if self._served is not None:
             self._served.close()
 
@@ -113,7 +150,7 @@ class Runner:
         loop, work = self._loop, self._work
         if loop is None or work is None or work.done():
             return
-        segment = segment_of(encoded(raw_key), self._config["segment.count"])
+        segment = segment_of(encoded(raw_key), self._segments)
         waiting = asyncio.run_coroutine_threadsafe(self._make_room(segment, size), loop)
         try:
             waiting.result(self._max_block + 10)
@@ -124,9 +161,9 @@ class Runner:
             raise CaptureFailed("the connector made no room in the op log; see Capture.failure") from error
 
     async def _make_room(self, segment: int, size: int) -> None:
-        assert self._connector is not None
         self._drain_all()
-        await self._connector.make_room(segment, size)
+        if self._sink is not None and self._connector is not None:
+            await self._connector.make_room(segment, size)
         self._publish()
 
     # -- on the loop ----------------------------------------------------------------------------------------------
@@ -136,13 +173,18 @@ class Runner:
             await self._main()
         except Exception as error:  # noqa: BLE001 - raised by start() or stop(), or reported as `failure`
             self._report(error)
+        else:
+            if not self.streaming.done():
+                self.streaming.set_result(None)  # it was stopped before the look, and has written all
 
     def _report(self, error: BaseException) -> None:
-        if not self._started.done():
-            self._started.set_exception(error)
-        elif error is self._started.exception():
+        if not self.streaming.done():
+            self.streaming.set_exception(error)
+        with suppress(concurrent.futures.InvalidStateError):
+            self._joined.set_exception(error)
+        if not self._joined.cancelled() and self._joined.exception() is error:
             return  # `start()` raises it
-        elif self._stop.is_set():
+        if self._stop.is_set():
             self.stop_error = self.stop_error or error
         elif self._failure is None:
             self._failure = error
@@ -153,12 +195,9 @@ class Runner:
         side = MirrorCacheSide(self._mirror)
 
         try:
-            connector = await self._unless_stopped(self._start(side))
-            self._started.set_result(None)
-            await self._until(self._begin)
-            if self._begin.is_set():
-                self._promote(range(self._config["segment.count"]), "start")
-                await self._serve(side)
+            connector = await self._started(asyncio.ensure_future(self._start(side)))
+            self._promote(range(self._segments), "start")
+            await self._serve(side)
         except BaseException as error:
             self._report(error)  # before writers that wait for room are cancelled with this loop
             if self._connector is not None:
@@ -171,12 +210,19 @@ class Runner:
         await self._finish(connector)
 
     async def _start(self, side: MirrorCacheSide) -> Connector:
-        after = ""
+        after, wait = "", _FIRST_WAIT_SECONDS
         while True:
             try:
                 return await self._start_as(side, after)
             except NodeSuperseded as error:
                 after = behind(error, time.time_ns())
+            except KafkaUnavailable as error:
+                if isinstance(error, KafkaUnauthorized):
+                    raise
+                self.start_error = error
+                _LOG.warning("cache %s: %s; its changes wait, and Kafka is tried again", self._name, error)
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
 
     async def _start_as(self, side: MirrorCacheSide, after: str) -> Connector:
         member = str(Member.starting(self._config["node.id"], time.time_ns(), after))
@@ -186,28 +232,39 @@ class Runner:
             side.acked = self._connector.sink.acked
             return self._connector
 
-        cache = self._config["cache.name"]
-        connector = await self._host.join(cache, made)
-        if self._served is not None:
-            self._served.close()
-        self._served = MetricsShare(self._config, {cache: connector})
+        connector = self._connectors[self._name] = await self._host.join(self._name, made)
+        if self._served is None:
+            self._served = MetricsShare(self._config, self._connectors)
+        with suppress(concurrent.futures.InvalidStateError):
+            self._joined.set_result(None)
         await connector.start()
         return connector
 
-    async def _unless_stopped(self, start: Coroutine[Any, Any, Connector]) -> Connector:
-        starting = asyncio.ensure_future(start)
-        while not starting.done():
-            await asyncio.wait([starting], timeout=0.1)
-            if self._stop.is_set():
-                starting.cancel()
+    async def _started(self, starting: asyncio.Future[Connector]) -> Connector:
+        """Keeps the mirror up to date meanwhile. A stop waits for the start, since Kafka has nothing of the cache."""
+        try:
+            while not (starting.done() and self._begin.is_set()):
+                if starting.done():
+                    starting.result()
+                    self._raise_failure()
+                if self._stop.is_set() and (not self._begin.is_set() or time.monotonic() > self._stop_by):
+                    raise CaptureFailed(
+                        f"Kafka has nothing of it, the next start sends it whole: {self.why_not_streaming}"
+                    ) from self.start_error
+                drained = 0
+                if self._begin.is_set():
+                    drained = self._drain()
+                    self._publish()
+                await asyncio.sleep(0 if drained else self._tick)
+            return await starting
+        finally:
+            if starting.cancel():
                 await asyncio.wait([starting])
-                raise CaptureFailed("closed before the connector was ready")
-        return await starting
 
-    async def _until(self, event: threading.Event) -> None:
-        while not (event.is_set() or self._stop.is_set()):
-            await asyncio.sleep(self._tick)
-            self._raise_failure()
+    @property
+    def why_not_streaming(self) -> str:
+        """What it waits for."""
+        return "the first reset is not in Kafka yet" if self.start_error is None else str(self.start_error)
 
     async def _serve(self, side: MirrorCacheSide) -> None:
         while not self._stop.is_set():
@@ -217,36 +274,44 @@ class Runner:
                 await self._take_back(side)
             self._raise_failure()
             if self._connector is not None and self._connector.finished.done():
-                self._stop_seconds = _SETTLED_SECONDS
+                self._stop_seconds, self._stop_by = _SETTLED_SECONDS, time.monotonic() + _SETTLED_SECONDS
                 self._finished()
                 return
+            if not self.streaming.done() and self._streams():
+                self.streaming.set_result(None)
             # Each turn of the loop lets go of the interpreter lock: writers wait for one slice at most.
             await asyncio.sleep(0 if drained else self._tick)
 
+    def _streams(self) -> bool:
+        return self._sink is not None and all(self._sink.phase(s) == "writing" for s in range(self._segments))
+
     async def _finish(self, connector: Connector) -> None:
-        if not self._begin.is_set():
-            await connector.stop(release=False)
-            return
         self._drain_all()
         await self._host.end(connector)
-        sink, segments = connector.sink, range(self._config["segment.count"])
-        until, late = time.monotonic() + self._stop_seconds, False
-        while any(sink.phase(s) != "writing" for s in segments) or sink.unwritten():
-            late = time.monotonic() > until
+        sink, segments, late = connector.sink, range(self._segments), False
+        while not self._streams() or sink.unwritten():
+            late = time.monotonic() > self._stop_by
             if late or connector.failure.done() or connector.halted or connector.stats.stopped:
                 break
             await asyncio.sleep(self._tick)
         withheld = connector.stats.withheld
-        await connector.stop(release=not late or bool(withheld))  # the other partitions' segments are written
-        left, stopped = [s for s in segments if sink.phase(s) != "released"], connector.stats.stopped
-        if left:
-            why = f"; segment {min(stopped)} was stopped: {stopped[min(stopped)]}" if stopped else ""
-            why = f"; partitions {withheld} take no records" if withheld else why
-            why = f"; {connector.halted}" if connector.halted else why
-            raise CaptureFailed(
-                f"{len(left)} of {len(segments)} segments could not be written to their end within "
-                f"{self._stop_seconds:g} s; the next start repairs them by a reset{why}"
-            )
+        release = not late or bool(withheld)  # the other partitions' segments are written
+        if late:  # now: to close may take longer than there is time
+            left = [s for s in segments if not release or sink.withholds(s)]
+            self._report(self._unwritten(connector, withheld, left))
+        await connector.stop(release=release, seconds=max(_GRACE_SECONDS, self._stop_by - time.monotonic()))
+        if left := [s for s in segments if sink.phase(s) != "released"]:
+            self._report(self._unwritten(connector, withheld, left))
+
+    def _unwritten(self, connector: Connector, withheld: list[int], left: list[int]) -> CaptureFailed:
+        stopped = connector.stats.stopped
+        why = f"; segment {min(stopped)} was stopped: {stopped[min(stopped)]}" if stopped else ""
+        why = f"; partitions {withheld} take no records" if withheld else why
+        why = f"; {connector.halted}" if connector.halted else why
+        return CaptureFailed(
+            f"{len(left)} of {self._segments} segments could not be written to their end within "
+            f"{self._stop_seconds:g} s; the next start repairs them by a reset{why}"
+        )
 
     def _promote(self, segments: Iterable[int], reason: str) -> None:
         assert self._connector is not None
@@ -256,7 +321,7 @@ class Runner:
             sink.promote(segment, epoch, reason)
             # This process is the only owner: all that it captured in earlier epochs is acknowledged.
             sink.acked(segment, sink.last_sequence(segment))
-        self._owns = True
+        self._sink = sink
         self._publish()
         self._connector.wake()
 
@@ -267,7 +332,7 @@ class Runner:
         side.stepped_down_at = now
         if side.step_downs > _MAX_STEP_DOWNS:
             raise CaptureFailed(
-                f"another process captures cache {self._config['cache.name']!r} into the same topic and takes its "
+                f"another process captures cache {self._name!r} into the same topic and takes its "
                 f"segments again and again ({side.lost_why}): give one of them another cache.name or topic.prefix"
             )
         await asyncio.sleep(0.1 * 2**side.step_downs)  # the other claims of the same transaction arrive meanwhile
@@ -284,10 +349,7 @@ class Runner:
             failure.result()
 
     def _drain(self) -> int:
-        assert self._connector is not None
-        if not self._owns:
-            return 0
-        return self._mirror.drain(self._change_queue, self._connector.sink, _SLICE)
+        return self._mirror.drain(self._change_queue, self._sink, _SLICE)
 
     def _drain_all(self) -> None:
         while self._drain():
@@ -295,9 +357,10 @@ class Runner:
 
     def _publish(self) -> None:
         """Sets the writers' limit to what the op log has free. An operation is never smaller than its overhead."""
-        assert self._connector is not None
-        budget = self._connector.sink.budget
-        free = min(budget.max_bytes - budget.bytes, (budget.max_operations - budget.operations) * OVERHEAD)
+        free = _FREE_BYTES
+        if self._connector is not None:
+            budget = self._connector.sink.budget
+            free = min(budget.max_bytes - budget.bytes, (budget.max_operations - budget.operations) * OVERHEAD)
         self._change_queue.limit = self._mirror.drained + max(0, free)
 
 

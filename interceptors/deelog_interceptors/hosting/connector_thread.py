@@ -24,6 +24,8 @@ from deelog_schemas.config import Config
 if TYPE_CHECKING:
     from deelog_connector.rest.server import RestServer
 
+JOIN_SECONDS: Final = 1.0
+"""For a thread whose work has ended, or is late."""
 _running: Final[set[ConnectorThread]] = set()
 
 
@@ -46,6 +48,8 @@ class ConnectorThread:
         name = config["cache.name"] or config["name"]
         self._thread = threading.Thread(target=self._run, name=f"deelog-{name}")
         self._process = os.getpid()
+        self._spawned: set[concurrent.futures.Future[None]] = set()
+        """Work that has not ended."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> concurrent.futures.Future[None]:
         """Runs `work` on the loop; the first call starts the thread. Not to be called after `close()`.
@@ -60,17 +64,20 @@ class ConnectorThread:
         except BaseException:
             work.close()
             raise
-        return asyncio.run_coroutine_threadsafe(work, loop)
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+        self._spawned.add(future)
+        future.add_done_callback(self._spawned.discard)
+        return future
 
     @property
     def forked(self) -> bool:
         """Whether this is a child of the process that made it: a child has no thread of its parent."""
         return os.getpid() != self._process
 
-    def close(self) -> None:
-        """Ends the thread, after all spawned work has ended. Not to be called on the loop's thread.
+    def close(self, seconds: float | None = None) -> None:
+        """Ends the thread, after all spawned work has ended, and waits for that, for so long at most.
 
-        Does nothing in a forked child.
+        Not to be called on the loop's thread. Does nothing in a forked child.
         """
         if self._thread.ident is None or self.forked:
             return
@@ -78,8 +85,9 @@ class ConnectorThread:
             assert self._end is not None
             self._ready.result().call_soon_threadsafe(self._end.set)
             self._asked = True
-        self._thread.join()
-        _running.discard(self)
+        self._thread.join(seconds)
+        if not self._thread.is_alive():
+            _running.discard(self)
 
     # -- on the loop ----------------------------------------------------------------------------------------------
 
@@ -120,6 +128,8 @@ class ConnectorThread:
         self._lifecycle = Lifecycle(self._config, self._connectors)
         self._ready.set_result(asyncio.get_running_loop())
         await self._end.wait()
+        while self._spawned:
+            await asyncio.wait(map(asyncio.wrap_future, list(self._spawned)))
         if self._rest is not None:
             await self._rest.stop()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deelog_schemas.config import checks, sources, transforms
-from deelog_schemas.config.field import REQUIRED, Field, Importance, Refused, Role, Type
+from deelog_schemas.config.field import Field, Importance, Refused, Role, Type
 from deelog_schemas.config.fields import DROPPED, FIELDS, PLANNED
 from deelog_schemas.config.overrides import ALLOWED, CLIENTS, PATTERNS, refusal
 from deelog_schemas.config.secrets import MASK, Masked, hides, is_secret, references, shown
@@ -31,7 +31,7 @@ MAX_SUGGESTIONS: Final = 5
 def load(path: str | Path, role: Role | str = Role.NODE) -> Config:
     """The configuration in a `.properties` or `.json` file.
 
-    `role` says which program asks, and so which fields are required: `node`, `diff` (the Spark job) or `client`.
+    `role` says which program asks, and so which fields are required: `node`, `cache`, `diff` (the Spark job), `client`.
     Raises `ConfigError` with everything that is wrong, naming the file.
     """
     raw = sources.read_config(Path(path))
@@ -66,7 +66,7 @@ def parse(mapping: Mapping[str, Any], role: Role | str = Role.NODE) -> Config:
             if field.required_by(role, mapping):
                 errors.append(FieldError(field.name, f"is required; {field.takes}"))
             else:
-                values[field.name] = None if field.default is REQUIRED else field.default
+                values[field.name] = field.default_for(role)
     errors += checks.across(values, raw)
     if errors:
         raise ConfigError(errors)

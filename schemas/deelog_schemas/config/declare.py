@@ -14,9 +14,10 @@ from deelog_schemas.config.field import Field, Importance, Role, Type
 BOOLEAN, CLASS, ENUM, INT, LIST = Type.BOOLEAN, Type.CLASS, Type.ENUM, Type.INT, Type.LIST
 LONG, PASSWORD, STRING = Type.LONG, Type.PASSWORD, Type.STRING
 HIGH, LOW = Importance.HIGH, Importance.LOW
-NODE: Final = frozenset({Role.NODE, Role.CONNECTOR})
+IN_PROCESS: Final = (Role.CACHE, Role.CONNECTOR)
+NODE: Final = frozenset({Role.NODE, *IN_PROCESS})
 DIFF_ONLY: Final = frozenset({Role.DIFF})
-WITH_CACHE: Final = frozenset({Role.NODE, Role.DIFF})
+WITH_CACHE: Final = frozenset({Role.NODE, Role.CACHE, Role.DIFF})
 
 
 class Group(NamedTuple):

@@ -40,8 +40,9 @@ class Importance(Enum):
 class Role(Enum):
     """The program that reads the file. All share one set of fields; some are required by some programs only."""
 
-    NODE = "node"  # a cache with its connector: a grid node, or a program with an interceptor
-    CONNECTOR = "connector"  # a connector of several caches, which bring their names
+    NODE = "node"  # a cache with its connector: a grid node, or a connector beside a server
+    CACHE = "cache"  # a program that captures a cache of its own
+    CONNECTOR = "connector"  # one that captures several, which bring their names
     DIFF = "diff"  # the Spark job
     CLIENT = "client"  # only reads or writes topics: a signal, a reader of diffs
 
@@ -64,7 +65,7 @@ class Field:
 
     `default` is the typed value. It is None where the default is computed by `Config` (`derived` describes it, as text
     for people). With `REQUIRED` the field is required for the programs in `roles`; for others the default is None, and
-    where the field `instead` of a connector is given.
+    where the field `instead` of a connector is given. `defaults` has what it is for some programs.
     `low`, `high`: inclusive. `allowed`: values of an enum or class, or of each entry of a list; `refused`: why
     other values, which somebody may know, are not among them. `check` returns a problem or None.
     """
@@ -77,6 +78,7 @@ class Field:
     group: str = ""
     importance: Importance = Importance.MEDIUM
     roles: frozenset[Role] = EVERY_ROLE
+    defaults: Mapping[Role, Any] = field(default_factory=dict, compare=False)
     derived: str | None = None
     instead: str = ""
     low: int | None = None
@@ -90,6 +92,10 @@ class Field:
         """`given`: the names in the file."""
         replaced = role is Role.NODE and self.instead in given
         return self.default is REQUIRED and role in self.roles and not replaced
+
+    def default_for(self, role: Role) -> Any:
+        """The typed value where none is given."""
+        return self.defaults.get(role, None if self.default is REQUIRED else self.default)
 
     @property
     def default_text(self) -> str | None:

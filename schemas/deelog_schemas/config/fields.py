@@ -15,6 +15,7 @@ from deelog_schemas.config.declare import (
     DIFF_ONLY,
     ENUM,
     HIGH,
+    IN_PROCESS,
     INT,
     LIST,
     LONG,
@@ -157,11 +158,12 @@ group("snapshot", "Snapshot and reset",
             "`initial_only` ends the capture once every segment is sent, the process with exit code 0. None "
             "holds back a reset that repairs a loss."),
     Field("reset.strategy", ENUM, "marker", allowed=("marker", "tombstones"),
+        defaults=dict.fromkeys(IN_PROCESS, "tombstones"),
         refused={"resend": "tombstones sends again what is needed where there are transforms or skipped.operations"},
         doc="How a reset says which keys are gone. `marker` encloses the state in a begin and an end, and keys that "
             "are not between them are gone: for deelog's own readers. `tombstones` also deletes each key that Kafka "
             "holds and the cache does not, for consumers that know nothing of resets: it reads the segment's part of "
-            "the topic again. See docs/resets.md."),
+            "the topic again. Caches of a program, `capture()`, have `tombstones` by default. See docs/resets.md."),
     Field("reset.interval.ms", LONG, 0, low=0, check=off_or_a_second,
         doc="Each segment is reset again that often, one after the other, in milliseconds; 0 is off. For topics with "
             "`cleanup.policy=delete`, which drop the last record of a key that is not written to: less than half of "

@@ -185,10 +185,24 @@ def test_writers_that_give_up_and_come_again_wait_once_for_room(cluster_of: Clus
         assert tries < 9
     assert tries == 3
     assert cluster.engine.now - begun == pytest.approx(12, abs=0.5)
+    for resets in (2, 3):
+        write(cluster, 1)
+        before = cluster.engine.now
+        until(cluster, node.ask(node.connector.make_room(0, 1)).done)
+        assert cluster.engine.now == pytest.approx(before, abs=0.1)  # once in an outage
+        assert node.core.counts.overflow["reset"] == resets
     cluster.kafka.up = True
     until(cluster, lambda: cluster.at_rest)
     write(cluster)
     sound(cluster, overflow=1)
+    cluster.kafka.up = False
+    write(cluster, 1)
+    before, again = cluster.engine.now, node.ask(node.connector.make_room(0, 1))
+    until(cluster, again.done)
+    assert cluster.engine.now - before == pytest.approx(12, abs=0.5)
+    cluster.kafka.up = True
+    until(cluster, lambda: cluster.at_rest)
+    sound(cluster, overflow=2)
 
 
 def test_what_does_not_work_changes_nothing(cluster_of: Clusters) -> None:

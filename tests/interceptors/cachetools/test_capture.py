@@ -18,6 +18,7 @@ import pytest
 
 import deelog_interceptors.cachetools as deelog
 from deelog_connector.errors import NodeSuperseded, TransformFailed
+from deelog_proof.simulation.stock_consumer import StockConsumer
 from deelog_schemas.config import parse
 from deelog_schemas.errors import ConfigError, RecordError
 from deelog_schemas.header import Kind
@@ -25,6 +26,7 @@ from tests.connector.transforms.transforms_for_tests import BOMB, Bomb
 from tests.interceptors.cachetools.reading import Topic, read
 from tests.support.kafka import Broker
 from tests.support.memory import LiveMemory, Memory
+from tests.support.topics import messages
 from tests.support.waiting import waiting
 
 SEGMENTS = 16
@@ -161,6 +163,8 @@ def test_a_cached_function_and_threads(live: LiveMemory, prefix: str) -> None:
 def test_a_failure_while_the_entries_are_read_is_raised(
     live: LiveMemory, prefix: str, on_failure: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    with deelog.capture(cachetools.LRUCache(10), config(live, prefix)):
+        pass  # so the topics are there
     cache: Any = cachetools.LRUCache(10)
     cache["k"] = "v"
 
@@ -393,6 +397,47 @@ def test_a_program_that_ends_without_close_has_written_and_released(
     assert topic.last_kinds == dict.fromkeys(range(SEGMENTS), Kind.RELEASE)
 
 
+KILLED = """
+import os, sys, time, cachetools
+import deelog_interceptors.cachetools as deelog
+cache = cachetools.LRUCache(50)
+capture = deelog.capture(cache, sys.argv[1])
+cache["early"] = "1"
+capture.wait_until_streaming()
+for number in range(80):
+    cache[f"k{number}"] = "1"
+while capture.pending or capture.stats.unwritten:
+    time.sleep(0.01)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_stock_consumer_holds_what_the_cache_holds_after_kills_restarts_and_clears(
+    kafka: Broker, prefix: str, tmp_path: Path
+) -> None:
+    settings = config(kafka, prefix)
+
+    def held() -> dict[str, str]:
+        consumer = StockConsumer()
+        for message in messages(kafka.bootstrap, f"{prefix}.sessions"):
+            consumer.apply(message.key(), message.value())
+        return {key: entry["value"] for key, entry in consumer.entries.items()}
+
+    assert ended(KILLED, settings, tmp_path, []).returncode == -signal.SIGKILL
+    assert held() == {f"k{number}": "1" for number in range(30, 80)}
+    cache: Any = cachetools.LRUCache(50)
+    cache.update(k40="2", k99="2")
+    with deelog.capture(cache, settings) as capture:
+        capture.wait_until_streaming()
+        cache["k98"] = "2"
+    assert held() == dict(cache)
+    with deelog.capture(cache, settings) as capture:
+        capture.wait_until_streaming()
+        cache.clear()
+        cache["k97"] = "3"
+    assert held() == dict(cache) == {"k97": "3"}
+
+
 THREADS = """
 import sys, threading, cachetools
 from concurrent.futures import ThreadPoolExecutor
@@ -470,11 +515,23 @@ def test_a_kafka_that_is_not_there(prefix: str) -> None:
         "cache.name": "sessions",
         "node.id": "n1",
     }
-    with pytest.raises(deelog.CaptureFailed, match="not ready within 3 s: does Kafka answer"):
-        deelog.capture(cache, fields, start_timeout=3)
+    before = time.monotonic()
+    capture = deelog.capture(cache, fields)
+    assert time.monotonic() - before < 1.0
+    with pytest.raises(TimeoutError, match=r"cache sessions does not stream after 0\.5 s: the first reset is not in"):
+        capture.wait_until_streaming(0.5)
+    cache["k"] = "v"
+    waiting(lambda: capture.pending == 0, SECONDS, "the mirror")
+    with pytest.raises(deelog.NotCapturable):
+        cache["k"] = object()
+    before = time.monotonic()
+    with pytest.raises(deelog.CaptureFailed, match="Kafka has nothing of it, the next start sends it whole"):
+        capture.close(timeout=3)
+    assert 2.9 < time.monotonic() - before < 6
+    with pytest.raises(deelog.CaptureFailed, match="Kafka has nothing of it"):
+        capture.wait_until_streaming()
     assert type(cache) is cachetools.LRUCache
-    cache["k"] = object()
-    assert our_threads() == []
+    waiting(lambda: not our_threads(), SECONDS, "the end of a request")
 
 
 def test_an_ended_capture_does_not_end_the_next_one_of_its_cache(live: LiveMemory, prefix: str) -> None:

@@ -17,8 +17,9 @@ import pytest
 
 import deelog_interceptors.cachetools as deelog
 from deelog_connector.devkafka.ports import free_port
+from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka.threads import READERS
-from deelog_connector.runtime import Connector
+from deelog_connector.runtime import Connector, Stats
 from deelog_interceptors.cachetools import runner
 from deelog_interceptors.cachetools.change_queue import ChangeQueue
 from deelog_interceptors.cachetools.mirror import Mirror
@@ -69,11 +70,15 @@ class Sink(Written):
     def unwritten(self) -> int:
         return self.left
 
+    def withholds(self, segment: int) -> bool:
+        return False
+
 
 class FakeConnector:
-    """A connector of the `Sink`. `start` waits for `may_start`."""
+    """A connector of the `Sink`. `start` waits for `may_start`, and raises the next of `start_errors`."""
 
-    def __init__(self, config: Config, member: str, side: MirrorCacheSide) -> None:
+    def __init__(self, config: Config, member: str, side: MirrorCacheSide, run: Run) -> None:
+        self._run = run
         loop = asyncio.get_running_loop()
         self.member, self.side, self.sink = member, side, Sink()
         self.failure: asyncio.Future[None] = loop.create_future()
@@ -86,11 +91,15 @@ class FakeConnector:
 
     async def start(self) -> None:
         self.calls.append("start")
+        await self._run.may_start.wait()
+        if self._run.start_errors:
+            raise self._run.start_errors.pop(0)
 
     def wake(self) -> None:
         self.calls.append("wake")
 
-    async def stop(self, release: bool) -> None:
+    async def stop(self, release: bool, seconds: float | None = None) -> None:
+        self.seconds = seconds
         self.calls.append(f"stop {release}")
         if release:
             self.sink.phases = ["writing" if s in self.keeps else "released" for s in range(SEGMENTS)]
@@ -107,8 +116,10 @@ class Run:
         self.finished = 0
         self.connector: FakeConnector
         self.joined: list[str] = []
-        self.start_error: Exception | None = None
-        self.may_start = asyncio.Event()
+        self.join_error: Exception | None = None
+        self.start_errors: list[Exception] = []
+        self.may_join, self.may_start = asyncio.Event(), asyncio.Event()
+        self.may_join.set()
         self.may_start.set()
         host = cast(ConnectorThread, self)
         self.runner = Runner(self.config, self.mirror, self.queue, self.failures.append, self._finished, host)
@@ -118,7 +129,7 @@ class Run:
 
     def _connector(self, config: Config, member: str, side: MirrorCacheSide, connector_name: str) -> FakeConnector:
         assert connector_name == "cachetools"
-        self.connector = FakeConnector(config, member, side)
+        self.connector = FakeConnector(config, member, side, self)
         return self.connector
 
     def _finished(self) -> None:
@@ -126,9 +137,9 @@ class Run:
 
     async def join(self, cache: str, make: Callable[[Config], Any]) -> Any:
         self.joined.append(cache)
-        await self.may_start.wait()
-        if self.start_error is not None:
-            raise self.start_error
+        await self.may_join.wait()
+        if self.join_error is not None:
+            raise self.join_error
         return make(self.config)
 
     async def end(self, connector: Any) -> None:
@@ -141,18 +152,22 @@ class Run:
     def put(self, key: str, value: str) -> None:
         self.queue.queue.append((Reason.PUT, key, value, None, 1.0, None))
 
+    async def joined_host(self) -> asyncio.Task[None]:
+        """The runner's connector is made, and begins to start."""
+        work = asyncio.ensure_future(self.runner._run())
+        await awaiting(self.runner._joined.done, 10, "the connector")
+        return work
+
     async def begun(self) -> asyncio.Task[None]:
         """The runner owns all segments."""
-        work = asyncio.ensure_future(self.runner._run())
-        await awaiting(self.runner._started.done, 10, "the start")
+        work = await self.joined_host()
         self.runner.begin()
-        await awaiting(lambda: self.runner._owns, 10, "the segments")
+        await awaiting(lambda: self.runner._sink, 10, "the segments")
         return work
 
     async def stopped(self, work: asyncio.Task[None], seconds: float = 5.0) -> None:
         """The runner was told to stop, and has."""
-        self.runner._stop_seconds = seconds
-        self.runner._stop.set()
+        self.runner.ask_to_stop(seconds)
         await work
 
 
@@ -164,22 +179,20 @@ def begin(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_it_owns_all_segments_in_a_new_epoch_once_it_is_told_to_begin(memory: Memory, begin: Run) -> None:
     async def run() -> None:
         begin.put("early", "1")
-        work = asyncio.ensure_future(begin.runner._run())
-        await awaiting(begin.runner._started.done, 10, "the start")
+        work = await begin.joined_host()
         connector = begin.connector
         assert (connector.member, begin.joined, connector.calls) == ("n1@5000", ["sessions"], ["start"])
         await asyncio.sleep(1)
         assert (connector.sink.promoted, len(begin.queue.queue)) == ([], 1)
         connector.sink.last[3] = 9
         begin.runner.begin()
-        await awaiting(lambda: not begin.queue.queue, 10, "the change")
+        await awaiting(lambda: begin.runner._sink, 10, "the segments")
         assert connector.sink.promoted == [(segment, 8, "start") for segment in range(SEGMENTS)]
         assert (connector.sink.acks[3], connector.calls) == (9, ["start", "wake"])
-        assert [operation.key for _, operation in connector.sink.operations] == [b"early"]
         assert begin.runner.stats is cast(Any, connector.stats)
         begin.put("late", "1")
         await begin.stopped(work)
-        assert [operation.key for _, operation in connector.sink.operations] == [b"early", b"late"]
+        assert [operation.key for _, operation in connector.sink.operations if operation.key != b"early"] == [b"late"]
         assert connector.calls == ["start", "wake", "end", "stop True"]
         assert (begin.failures, begin.runner.stop_error) == ([], None)
 
@@ -264,8 +277,7 @@ def test_a_connector_that_cannot_go_on_ends_the_capture(memory: Memory, begin: R
 
 def test_what_fails_before_it_begins_is_reported_too(memory: Memory, begin: Run) -> None:
     async def run() -> None:
-        work = asyncio.ensure_future(begin.runner._run())
-        await awaiting(begin.runner._started.done, 10, "the start")
+        work = await begin.joined_host()
         error = RuntimeError("it cannot go on")
         begin.connector.failure.set_exception(error)
         await work
@@ -274,35 +286,125 @@ def test_what_fails_before_it_begins_is_reported_too(memory: Memory, begin: Run)
     memory.run(run())
 
 
-def test_a_start_that_fails_is_raised_by_the_start(memory: Memory, begin: Run) -> None:
+def test_what_is_wrong_here_is_raised_by_the_start(memory: Memory, begin: Run) -> None:
     async def run() -> None:
-        begin.start_error = RuntimeError("no broker")
+        begin.join_error = RuntimeError("a port in use")
         await begin.runner._run()
-        assert begin.runner._started.exception() is begin.start_error
+        assert begin.runner._joined.exception() is begin.runner.streaming.exception() is begin.join_error
         assert begin.failures == []
 
     memory.run(run())
 
 
-def test_a_stop_during_the_start_ends_it(memory: Memory, begin: Run) -> None:
+def test_a_stop_before_it_begins_writes_nothing_and_waits_for_nothing(memory: Memory, begin: Run) -> None:
     async def run() -> None:
+        begin.put("k", "v")
         begin.may_start.clear()
-        work = asyncio.ensure_future(begin.runner._run())
-        await awaiting(lambda: begin.joined, 10, "the start")
+        work = await begin.joined_host()
+        before = memory.loop.time()
         await begin.stopped(work)
-        assert str(begin.runner._started.exception()) == "closed before the connector was ready"
+        assert memory.loop.time() - before < 0.1
+        assert begin.connector.calls == ["start", "stop False"]
+        assert begin.connector.sink.operations == []
 
     memory.run(run())
 
 
-def test_a_stop_before_it_begins_writes_nothing(memory: Memory, begin: Run) -> None:
+def test_a_stop_waits_for_the_start_while_there_is_time(memory: Memory, begin: Run) -> None:
     async def run() -> None:
+        begin.may_start.clear()
+        work = await begin.joined_host()
+        begin.runner.begin()
         begin.put("k", "v")
-        work = asyncio.ensure_future(begin.runner._run())
-        await awaiting(begin.runner._started.done, 10, "the start")
+        stopping = asyncio.ensure_future(begin.stopped(work, 5.0))
+        await asyncio.sleep(3)
+        begin.may_start.set()
+        await stopping
+        assert (begin.connector.calls[-1], begin.runner.stop_error) == ("stop True", None)
+        assert begin.connector.seconds == pytest.approx(2.0, abs=0.2)
+        assert begin.runner.streaming.result(0) is None
+        assert [entry.key for segment in range(SEGMENTS) for entry in begin.mirror.entries(segment)] == [b"k"]
+
+    memory.run(run())
+
+
+def test_a_stop_without_kafka_ends_in_time_and_says_so(memory: Memory, begin: Run) -> None:
+    async def run() -> None:
+        begin.start_errors = [KafkaUnavailable("127.0.0.1:1 refuses connections")] * 99
+        work = await begin.joined_host()
+        begin.runner.begin()
+        await asyncio.sleep(10)
+        before = memory.loop.time()
+        await begin.stopped(work, 5.0)
+        assert memory.loop.time() - before == pytest.approx(5.0, abs=0.1)
+        assert begin.stop_message == (
+            "Kafka has nothing of it, the next start sends it whole: 127.0.0.1:1 refuses connections"
+        )
+        assert (begin.failures, begin.runner.streaming.exception()) == ([], begin.runner.stop_error)
+
+    memory.run(run())
+
+
+def test_kafka_is_tried_again_and_what_changes_meanwhile_is_in_the_mirror(
+    memory: Memory, begin: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        begin.start_errors = [KafkaUnavailable("nobody answers")] * 3
+        begun = memory.loop.time()
+        work = await begin.joined_host()
+        begin.runner.begin()
+        for number in range(200):
+            begin.put(f"k{number % 50}", f"{number}")
+        await awaiting(lambda: begin.mirror.drained, 10, "the changes")
+        await asyncio.sleep(0.1)
+        assert (len(begin.mirror), len(begin.queue.queue)) == (50, 0)
+        assert begin.queue.limit == begin.mirror.drained + BUDGET
+        await begin.runner._make_room(3, 100)
+        begin.queue.queue.append((Reason.CLEAR, "", None, None, 1.0, None))
+        begin.put("last", "1")
+        assert not begin.runner.streaming.done()
+        await awaiting(lambda: begin.runner._sink, 10, "the segments")
+        assert memory.loop.time() - begun == pytest.approx(0.5 + 1 + 2, abs=0.2)
+        assert begin.joined == ["sessions"] * 4
+        await awaiting(begin.runner.streaming.done, 10, "the reset")
+        assert begin.connector.sink.operations == []
+        assert [entry.key for segment in range(SEGMENTS) for entry in begin.mirror.entries(segment)] == [b"last"]
+        assert caplog.messages == ["cache sessions: nobody answers; its changes wait, and Kafka is tried again"] * 3
         await begin.stopped(work)
+        assert (begin.failures, begin.runner.stop_error) == ([], None)
+
+    memory.run(run())
+
+
+@pytest.mark.parametrize("error", [KafkaUnauthorized("not this user"), KafkaUnusable("not compacted")])
+def test_what_no_later_try_mends_is_a_failure(memory: Memory, begin: Run, error: Exception) -> None:
+    async def run() -> None:
+        begin.may_start.clear()
+        begin.start_errors = [error]
+        work = await begin.joined_host()
+        begin.runner.begin()
+        begin.may_start.set()
+        await work
+        assert (begin.failures, begin.runner.streaming.exception()) == ([error], error)
         assert begin.connector.calls == ["start", "stop False"]
-        assert (begin.connector.sink.operations, begin.runner.stop_error) == ([], None)
+
+    memory.run(run())
+
+
+def test_who_does_not_wait_for_the_connector_hears_of_its_error_as_a_failure(
+    memory: Memory, begin: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        begin.may_join.clear()
+        begin.join_error = RuntimeError("a port in use")
+        work = asyncio.ensure_future(begin.runner._run())
+        await awaiting(lambda: begin.joined, 10, "the start")
+        assert begin.runner._joined.cancel()
+        begin.runner.begin()
+        assert begin.runner.stats == Stats()
+        begin.may_join.set()
+        await work
+        assert begin.failures == [begin.join_error]
 
     memory.run(run())
 
