@@ -19,7 +19,9 @@ class ClaimState(NamedTuple):
     `prefix` and `cache` are its `topic.prefix` and `cache.name`: other names may give the same topic. `segments` and
     `partitions` are its segment map. Other names and another map are refused. `number` distinguishes the claimant's own
     records: one is written with its CLAIM and another with each ACTIVE, and they are read back. `spare`: whoever
-    supersedes it has to fence its spare producer, and not the other one. A version that does not know it refuses it.
+    supersedes it has to fence its spare producer, and not the other one. `highest`: the highest epoch that the claimant
+    knew of, where that is another one: of a topic that is made again no other record may tell it. A version that does
+    not know these two refuses them.
     """
 
     epoch: int
@@ -30,6 +32,7 @@ class ClaimState(NamedTuple):
     partitions: int
     number: int
     spare: bool = False
+    highest: int = 0
 
 
 class PositionState(NamedTuple):

@@ -288,7 +288,7 @@ TAKEOVER: Final = (
         "spare-claim-unsaid",
         "claim-before-fence",
         "who is paused with its spare producer is fenced by the other one, and writes on when it resumes",
-        (Edit(BATCH, ", segment.awaited, self.node.spare)", ", segment.awaited)"),),
+        (Edit(BATCH, ", segment.awaited, self.node.spare, above)", ", segment.awaited, False, above)"),),
         detector="pytest tests/connector/core/test_transactions.py -k spare_producer_say_so",
         because=ONE_CASE,
     ),
@@ -506,6 +506,14 @@ TAKEOVER: Final = (
         (Edit(HANGING, "member = found.member or ", "member = "),),
         detector="pytest tests/connector/runtime/test_one_partition.py -k its_own_transaction_hides",
         because=ONE_CASE,
+    ),
+    Mutant(
+        "claim-without-the-highest-epoch",
+        "",
+        "the highest epoch is forgotten with a topic of positions, and what is written below it is dropped by readers",
+        (Edit(BATCH, "above = highest if highest > segment.epoch else 0", "above = 0"),),
+        detector="scenario epoch_known_by_those_that_go_on",
+        because=RARE,
     ),
     Mutant(
         "writer-forgotten-with-positions",

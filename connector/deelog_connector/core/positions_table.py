@@ -33,7 +33,7 @@ class PositionsTable:
         if record.what == "claim":
             if isinstance(state, ClaimState):
                 self.claims[segment][record.member] = state
-                self.highest_claim = max(self.highest_claim, state.epoch)
+                self.highest_claim = max(self.highest_claim, state.epoch, state.highest)
             else:
                 self.claims[segment].pop(record.member, None)
         elif record.what == "position":

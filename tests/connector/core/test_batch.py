@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from deelog_connector.core.batch import Advance, Batch, entry_key
 from deelog_connector.core.effects import ControlItem, OperationsItem, RowsItem, StateItem, TakenBackItem
 from deelog_connector.core.segment import Phase, Reset, Segment
 from deelog_schemas.header import Kind
 from deelog_schemas.keys import claim_key, position_key, reset_key
 from deelog_schemas.operation import Entry, Operation, Reason
-from deelog_schemas.positions import ClaimState, PositionState, ResetState
+from deelog_schemas.positions import ClaimState, PositionState, ResetState, decode_state, encode_state
 from tests.connector.core.builders import MEMBER, node
 
 
@@ -43,6 +45,19 @@ def test_the_claim_is_the_one_that_is_awaited() -> None:
     batch.claim_state(segment, (5, 7))
     state = ClaimState(5, MEMBER, "", "", 8, 2, 9)
     assert batch.items == [StateItem(Kind.CLAIM_STATE, 3, segment.partition, (5, 7), claim_key(3, MEMBER), state)]
+
+
+@pytest.mark.parametrize(("known", "told"), [(4, 0), (5, 0), (6, 6), (10_018, 10_018)])
+def test_a_claim_tells_the_highest_epoch_where_that_is_another_one(known: int, told: int) -> None:
+    """Positions that are made again may have no other record of it."""
+    batch, segment = batch_of_one()
+    batch.node.positions.highest_claim = known
+    batch.claim_state(segment, (5, 7))
+    (item,) = batch.items
+    assert isinstance(item, StateItem)
+    assert isinstance(item.state, ClaimState)
+    assert (item.state.epoch, item.state.highest) == (5, told)
+    assert decode_state(item.key, encode_state(item.state), item.kind).state == item.state
 
 
 def test_an_open_reset_names_its_begin() -> None:

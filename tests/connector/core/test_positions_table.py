@@ -57,6 +57,8 @@ def test_the_view_of_a_segment() -> None:
 def test_the_highest_claim_outlives_claims_and_releases() -> None:
     table = PositionsTable()
     assert table.highest_claim == 0
+    table.apply(StateRecord("claim", 0, "n0@1", ClaimState(2, "n0@1", "", "", 4, 2, 1, highest=3)))
+    assert table.highest_claim == 3
     table.apply(claim(4, "n0@1"))
     table.apply(claim(2, "n1@1"))
     table.apply(StateRecord("claim", 0, "n0@1", None))
