@@ -122,12 +122,12 @@ class Teller:
             if key is ALL:
                 told = self._all(cache, doubt, serial)
             elif (after := stored(cache, key)) is MISSING:
-                told = self._gone(doubt, serial)
+                told = self._gone(cache, doubt, serial)
             elif after is value or (before is not UNSEEN and after is not before):
                 # What is not `value` a user's class has stored in its place, or another call, which has told it.
                 others = after is not value and serial != noted and self._last == (key, id(after))
                 if raw_value is None:
-                    told = self._gone(doubt, serial)
+                    told = self._gone(cache, doubt, serial)
                 else:
                     told = others or self._put(cache, key, after, raw_key, raw_value, serial)
             else:
@@ -152,7 +152,7 @@ class Teller:
         append((_PUT, raw_key, raw_value, expires, at, trace))
         return True
 
-    def _gone(self, doubt: Any, serial: int) -> bool:
+    def _gone(self, cache: AnyCache, doubt: Any, serial: int) -> bool:
         """The same of a key that the cache does not hold (any more), or whose value is not captured."""
         changes = self._changes
         (key, value, before, raw_key, raw_value, reason), rest = doubt
@@ -169,10 +169,21 @@ class Teller:
         trace = None if self._context.trace is None else self._context.trace()
         size, at, append = charge(raw_key, None, trace), time.time(), changes.queue.append
         if changes.serial != serial:
+            self._known_again(cache, key, raw_key)
             return False
         changes.taken += size
         append((reason, raw_key, None, None, at, trace))
         return True
+
+    def _known_again(self, cache: AnyCache, key: Any, raw_key: Raw) -> None:
+        """Another call came when the key was being forgotten: it may have stored it, and taken the note away."""
+        serial = -1
+        while serial != self._changes.serial:
+            serial = self._changes.serial
+            if holds(cache, key):
+                self._keys.stored(key, raw_key)
+            else:
+                self._keys.forget(key)
 
     def unknown(self, cache: AnyCache) -> int:
         """How many entries the cache has beyond those whose keys are known here."""
