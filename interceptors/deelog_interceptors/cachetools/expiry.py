@@ -37,7 +37,7 @@ def expiry_of(cache: AnyCache) -> Callable[[AnyCache, Any], Any] | None:
             if not isinstance(getattr(cache, name, None), dict):
                 raise CaptureFailed(
                     f"{kind.__name__} of cachetools {cachetools.__version__} keeps its expiries in a way that this "
-                    "version of deelog does not know: install cachetools 8.0"
+                    "version of deelog does not know: install cachetools 5.5 to 8.0"
                 )
             # An exception may have come before it was kept.
             return lambda held, key: getattr(getattr(held, name).get(key), "expires", None)

@@ -19,7 +19,7 @@ from deelog_schemas.keys import RESERVED_PREFIX
 Raw = str | bytes
 Serializer = Callable[[Any], str | bytes]
 _RESERVED_TEXT = RESERVED_PREFIX.decode()
-_KEYWORDS: Final = next(iter(set(cachetools.keys.hashkey(a=1)) - {("a", 1)}))
+_KEYWORDS: Final = next(part for part in cachetools.keys.hashkey(a=1) if isinstance(part, type))
 
 
 def encoded(raw: Raw) -> bytes:

@@ -19,6 +19,8 @@ from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import Operation, Reason, Trace, TracedOperation
 
 SEGMENTS = 16
+CLEARS = "clear" in vars(cachetools.Cache)
+"""Else, before cachetools 7, a clear takes one entry after the other."""
 
 
 class Clock:

@@ -6,6 +6,7 @@ import copy
 import pickle
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import cachetools
@@ -13,7 +14,7 @@ import pytest
 
 from deelog_interceptors.cachetools import EntryTooLarge, NotCapturable
 from deelog_schemas.errors import DeelogError
-from tests.interceptors.cachetools.support import Attached, Clock
+from tests.interceptors.cachetools.support import CLEARS, Attached, Clock
 
 PLAIN: list[Callable[[], Any]] = [
     lambda: cachetools.Cache(2),
@@ -60,11 +61,14 @@ def test_a_clear_is_one_operation_per_segment_with_entries(make: Callable[[], An
     attached = Attached(make())
     attached.cache.update(a="1", b="2")
     attached.drain()
-    attached.cache.clear()
-    attached.cache.clear()
+    for _ in range(2):
+        with suppress(*([] if CLEARS else [ValueError])):  # of RRCache, when it is empty
+            attached.cache.clear()
     operations = attached.drain()
-    assert [o.reason for o in operations] == ["clear", "clear"]
-    assert [(o.key, o.value, o.existed) for o in operations] == [(b"", None, True)] * 2
+    if CLEARS:
+        assert [(o.reason, o.key, o.value, o.existed) for o in operations] == [("clear", b"", None, True)] * 2
+    else:
+        assert {(o.reason, o.key, o.existed) for o in operations} == {("remove", b"a", True), ("remove", b"b", True)}
     attached.check()
 
 
@@ -143,7 +147,8 @@ def test_a_tlru_entry_whose_time_is_over_when_it_is_written() -> None:
     assert attached.told() == []
     attached.cache["a"] = "1"
     attached.cache["a"] = ""
-    assert attached.told() == [("put", "a"), ("expire", "a")]
+    kept = "a" in attached.cache  # as before cachetools 7.1
+    assert attached.told() == [("put", "a")] + [("expire", "a")] * (not kept)
     attached.check()
 
 
@@ -205,7 +210,7 @@ def test_cached_functions_are_captured(locked: bool) -> None:
     assert [square(n) for n in (1, 2, 2, 3)] == [1, 4, 4, 9]
     assert attached.told() == [("put", "[1]"), ("put", "[2]"), ("evict", "[1]"), ("put", "[3]")]
     square.cache_clear()
-    assert {reason for reason, _ in attached.told()} == {"clear"}
+    assert {reason for reason, _ in attached.told()} == {"clear" if CLEARS else "remove"}
     attached.check()
 
 
@@ -337,7 +342,7 @@ class TestSubclasses:
             cache.expire()
         assert attached.told() == [("expire", "c")]
         cache["e"] = "5"
-        with pytest.raises(RuntimeError, match="clear"):
+        with pytest.raises(RuntimeError, match="clear" if CLEARS else "popitem"):
             cache.clear()
         assert attached.told() == [("put", "e"), ("remove", "e")]
         attached.check()
@@ -460,7 +465,7 @@ def test_after_a_clear_the_bytes_of_a_key_may_be_anothers() -> None:
     attached.cache[1] = "int"
     attached.cache.clear()
     attached.cache["1"] = "text"
-    assert attached.told() == [("put", "1"), ("clear", ""), ("put", "1")]
+    assert attached.told() == [("put", "1"), ("clear", "") if CLEARS else ("remove", "1"), ("put", "1")]
     attached.check()
 
 

@@ -249,13 +249,20 @@ def test_the_keys_of_cached_functions_are_json() -> None:
     class Mine:
         """An argument whose class is not of a library."""
 
-    assert [
-        keys.prepare(key) for key in (hashkey(7, "a"), hashkey(7, lang="en", all=True), typedkey(7, lang="en"))
-    ] == [
-        b'[7,"a"]',
-        b'[7,{"keywords":true},["all",true],["lang","en"]]',
-        b'[7,{"keywords":true},["lang","en"],{"type":"builtins.str"},{"type":"builtins.int"}]',
-    ]
+    given = hashkey(7, "a"), hashkey(7, lang="en", all=True), typedkey(7, lang="en")
+    found = [keys.prepare(key) for key in given]
+    if ("lang", "en") in given[1]:
+        assert found == [
+            b'[7,"a"]',
+            b'[7,{"keywords":true},["all",true],["lang","en"]]',
+            b'[7,{"keywords":true},["lang","en"],{"type":"builtins.str"},{"type":"builtins.int"}]',
+        ]
+    else:  # before cachetools 7.1
+        assert found == [
+            b'[7,"a"]',
+            b'[7,{"keywords":true},"all",true,"lang","en"]',
+            b'[7,{"keywords":true},"lang","en",{"type":"builtins.int"},{"type":"builtins.str"}]',
+        ]
     assert keys.prepare((1, Mine)) == f'[1,{{"type":"{__name__}.{Mine.__qualname__}"}}]'.encode()
     with pytest.raises(NotCapturable, match="cannot be serialized"):
         keys.prepare((1, Mine()))
