@@ -159,6 +159,11 @@ class Clients:
             self._idle.append(reader)
             return result
 
+    async def close_idle(self) -> None:
+        """Closes readers of earlier scans but one, which waits for the next: each has five threads, and connections."""
+        while len(self._idle) > 1:
+            await asyncio.shield(self._idle.pop().close())
+
     def give_up(self) -> None:
         """Waiting for Kafka ends soon."""
         if self._session is not None:

@@ -253,6 +253,7 @@ class Readers:
         """Reads topic ids, end offsets and leader epochs every second, to detect lost records."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
+            await self._clients.close_idle()
             try:
                 await self.look_at_changes()  # first: the ends of a topic made again look as if it had been truncated
                 await self.read_ends()

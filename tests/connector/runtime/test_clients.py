@@ -216,6 +216,9 @@ def test_few_scans_run_at_the_same_time_each_with_a_reader_at_rest() -> None:
         assert len(used) == SCANS + 1
         assert used[-1] in used[:-1]
         assert all(reader.sought[-1] == {} for reader in used)
+        await clients.close_idle()
+        assert len(clients._idle) == 1
+        assert sum(reader.closed for reader in set(used)) == SCANS - 1
 
     with_clients(test)
 

@@ -123,11 +123,14 @@ class Clients:
     def __init__(self, config: Any) -> None:
         self.config, self.brokers = config, Brokers()
         self.made: list[Reader] = []
-        self.given_up = 0
+        self.given_up = self.idle_closed = 0
         self.session = Session()
 
     def give_up(self) -> None:
         self.given_up += 1
+
+    async def close_idle(self) -> None:
+        self.idle_closed += 1
 
     def places(self, partition: int) -> list[tuple[str, int]]:
         return [("p.c", partition), (CONFIG.topics.positions, partition)]
@@ -875,6 +878,7 @@ def test_the_ends_are_watched_though_kafka_is_away_now_and_then(monkeypatch: pyt
         await world.until(lambda: world.wakes >= 2)
         assert set(world.core.ids) == {"id"}
         assert not world.meter.kafka_away
+        assert world.clients.idle_closed >= 3  # one reader at rest is enough
         watching.cancel()
 
     of_a(test)
