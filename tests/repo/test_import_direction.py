@@ -47,6 +47,7 @@ BESIDE_THE_SEAM = (
     ("deelog_interceptors.grid.node", "deelog_connector.kafka.librdkafka"),
     ("deelog_interceptors.grid.metrics", "deelog_connector.metrics.families"),
     ("deelog_interceptors.redis.metrics", "deelog_connector.metrics.families"),
+    ("deelog_interceptors.cachetools.metrics", "deelog_connector.metrics.families"),
     ("deelog_interceptors.redis.address", "deelog_connector.tls"),
     ("deelog_interceptors.redis.databases", "deelog_connector.kafka_port"),
     ("deelog_interceptors.redis.databases", "deelog_connector.kafka.librdkafka"),

@@ -21,8 +21,9 @@ import cachetools
 
 from deelog_connector.runtime import Stats
 from deelog_interceptors.cachetools.change_queue import ChangeQueue
+from deelog_interceptors.cachetools.checking import Checker
 from deelog_interceptors.cachetools.errors import CaptureFailed
-from deelog_interceptors.cachetools.expiry import ExpiryTimer, expiry_of, unix_ms_of
+from deelog_interceptors.cachetools.expiry import Timer, expiry_of, unix_ms_of
 from deelog_interceptors.cachetools.intercept import captured_class, keys_for, subclass, timed
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.runner import Runner
@@ -128,7 +129,7 @@ def capture(
         made._skipped if on_uncapturable == "skip" else None,
     )
     made.start(context, nullcontext() if lock is None else lock)
-    if lock is not None and expiry_interval is not None and timed(type(cache)):
+    if lock is not None and expiry_interval is not None:
         made.start_timer(lock, expiry_interval)
     return made
 
@@ -171,7 +172,8 @@ class Capture:
         self._segments: int = config["segment.count"]
         self.topic = config.topics.changes
         """Its change topic."""
-        self._timer: ExpiryTimer | None = None
+        self._timer: Timer | None = None
+        self._checker: Checker | None = None
         self._host, self._owns_host = host or ConnectorThread(config), host is None
         self._runner = Runner(config, mirror, self._change_queue, self._failed, self._detach, self._host)
         self._closing = threading.RLock()  # a handler of Ctrl-C may close what is being closed
@@ -238,6 +240,7 @@ class Capture:
                 made = captured_class(self._plain, context, expiry)
                 _captured_classes.add(made)
                 self.cache.__class__ = self._mine = made
+            self._checker = Checker(self.cache, context, self._mirror, lock, expiry, self._runner.goes_on)
             self._runner.begin()
             _LOG.info("capturing %s -> %s (%d segments)", self._name, self.topic, self._segments)
         except BaseException:
@@ -256,8 +259,9 @@ class Capture:
             self._mirror.load(raw_key, raw_value, None if expiry is None else expiry(self.cache, key))
 
     def start_timer(self, lock: AbstractContextManager[Any], interval: float) -> None:
-        """For `capture()`: starts the timer that calls `cache.expire()`."""
-        self._timer = ExpiryTimer(self.cache, lock, interval, self._failed)
+        """For `capture()`: starts the timer that calls `cache.expire()`, and `check()` once a minute."""
+        expires = timed(self._plain)
+        self._timer = Timer(self.cache, lock, interval if expires else None, self._failed, self.check)
 
     def make_room(self, raw_key: Raw, size: int) -> None:
         """For the write path: see `CaptureContext.make_room`."""
@@ -268,6 +272,24 @@ class Capture:
                 raise
         if self._failure is not None and self._raise:
             raise _failed(self._name, self._failure)
+
+    def check(self) -> int:
+        """Compares the cache with what was captured of it; returns how many entries differed, which are told now.
+
+        Takes the cache's lock for a millisecond at a time: do not hold it. A cache without one must rest meanwhile.
+        Where there is a lock it is done once a minute. Some writes pass the capture by: see docs/cachetools.md.
+        Raises `CaptureFailed` where nothing is captured.
+        """
+        if self._failure is not None:
+            raise _failed(self._name, self._failure)
+        if self._checker is None or self._closed:
+            raise CaptureFailed(f"cache {self._name}: its capture is closed")
+        return self._checker.check()
+
+    @property
+    def diverged(self) -> int:
+        """How many entries differed from what was captured, in all checks."""
+        return self._mirror.diverged
 
     def close(self, timeout: float = 30.0) -> None:
         """Ends the capture: writes the captured changes and releases the segments. The cache works on, uncaptured.

@@ -17,12 +17,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from deelog_interceptors.cachetools.serialize import Raw
 from deelog_schemas.operation import OVERHEAD, Reason, Trace, trace_size
 
-Change = tuple[Reason, Raw, Any, Any, float, Trace | None]
+CHECKED: Final = "checked"
+"""In the place of a reason: the cache has the entry, as far as a check has seen. Without a raw value: how many it has
+stands in the expiry's place."""
+Change = tuple[Reason | str, Raw, Any, Any, float, Trace | None]
 """Reason, raw key, raw value (None: removed), the entry's expiry in the cache's own time or None, the write's time in
 Unix seconds, and its trace context or None. A clear with raw keys in the place of a value: all others are gone, for the
 reason in the expiry's place."""

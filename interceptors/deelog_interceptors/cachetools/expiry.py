@@ -1,7 +1,8 @@
 """When entries expire: in the cache's time, in Unix milliseconds, and a timer that calls `expire()`.
 
 A timed cache of cachetools removes what has expired when it is next written to or counted. The timer calls the
-cache's own `expire()`, under the user's lock, so that a delete reaches Kafka also from a cache that nobody touches.
+cache's own `expire()`, under the user's lock, so that a delete reaches Kafka also from a cache that nobody touches, and
+has the capture checked.
 Looking costs 1 µs where nothing has expired. Weighed in docs/decisions.md, "Expiry is looked for at an interval".
 """
 
@@ -23,6 +24,7 @@ from deelog_interceptors.cachetools.intercept import timed
 from deelog_interceptors.cachetools.telling import AnyCache
 
 TRIES: Final = 3
+CHECK_SECONDS: Final = 60.0
 _JOIN_SECONDS: Final = 1.0
 _LOG: Final = logging.getLogger("deelog.cachetools")
 
@@ -90,24 +92,35 @@ def _milliseconds(seconds: float) -> int | None:
     return round(seconds * 1000) if abs(seconds) < 1e14 else None
 
 
-class ExpiryTimer:
-    """Calls `cache.expire()` under `lock` every `interval` seconds until stopped.
+class Timer:
+    """Calls `cache.expire()` under `lock` every `interval` seconds until stopped, and `check()` once a minute.
 
-    `failed` gets the exception of a call that has failed `TRIES` times in a row; then it ends.
+    Without an interval it only checks. `failed` gets the exception of a call of `expire()` that has failed `TRIES`
+    times in a row; then it ends.
     """
 
     def __init__(
-        self, cache: Any, lock: AbstractContextManager[Any], interval: float, failed: Callable[[BaseException], None]
+        self,
+        cache: Any,
+        lock: AbstractContextManager[Any],
+        interval: float | None,
+        failed: Callable[[BaseException], None],
+        check: Callable[[], object],
     ) -> None:
-        self._cache, self._lock, self._interval, self._failed = cache, lock, interval, failed
+        self._cache, self._lock, self._interval, self._failed, self._check = cache, lock, interval, failed, check
         self._stopped = threading.Event()
         # A daemon: an exit can interrupt nothing of it that must be whole.
-        self._thread = threading.Thread(target=self._run, name="deelog-expiry", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="deelog-timer", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        failures = 0
-        while not self._stopped.wait(self._interval):
+        failures, due = 0, time.monotonic() + CHECK_SECONDS
+        while not self._stopped.wait(CHECK_SECONDS if self._interval is None else self._interval):
+            if time.monotonic() >= due:
+                due = time.monotonic() + CHECK_SECONDS
+                self._checked()
+            if self._interval is None:
+                continue
             try:
                 with self._lock:
                     if not self._stopped.is_set():
@@ -119,6 +132,12 @@ class ExpiryTimer:
                     self._failed(error)
                     return
                 _LOG.warning("%s.expire() failed and is tried again: %r", type(self._cache).__name__, error)
+
+    def _checked(self) -> None:
+        try:
+            self._check()
+        except Exception as error:  # noqa: BLE001 - may be any of the user's serializer or subclass; it is logged
+            _LOG.warning("the capture of a %s could not be checked: %r", type(self._cache).__name__, error)
 
     def stop(self) -> None:
         """Ends it; no `expire()` begins after this returned. One that runs is waited for, for a second."""

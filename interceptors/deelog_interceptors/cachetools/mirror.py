@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from deelog_connector.cache_side import CaptureSink
-from deelog_interceptors.cachetools.change_queue import ChangeQueue, charge
+from deelog_interceptors.cachetools.change_queue import CHECKED, ChangeQueue, charge
 from deelog_interceptors.cachetools.serialize import Raw, encoded
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import Entry, Reason
 
-_PUT, _CLEAR = Reason.PUT, Reason.CLEAR
+_CLEAR, _CORRECT = Reason.CLEAR, Reason.CORRECT
 
 
 class Mirror:
@@ -37,6 +37,8 @@ class Mirror:
         self._expiries: dict[Raw, int] = {}
         self.drained = 0
         """Bytes taken from the queue so far. The queue holds `changes.taken` minus this."""
+        self.surplus = self.diverged = 0
+        """Of the last check: how many entries it has beyond those of the cache. Of all checks: how many differed."""
 
     def __len__(self) -> int:
         return sum(map(len, self._values))
@@ -79,6 +81,13 @@ class Mirror:
             segment = segment_of(key, self._segments)
             values = self._values[segment]
             before = values.get(raw_key)
+            if reason is CHECKED:
+                if raw_value is None:
+                    self.surplus = max(0, len(self) - expires)
+                    continue
+                if raw_value == before:
+                    continue
+                reason, self.diverged = _CORRECT, self.diverged + 1
             if raw_value is None and before is None:
                 continue  # the key was not in the mirror
             if self._changes_only and raw_value == before and self._expiries.get(raw_key) == self._moment(expires):
@@ -120,6 +129,7 @@ class Mirror:
         last = {}
         for segment, values in enumerate(self._values):
             for raw_key in [one for one in values if one not in kept]:
+                self.diverged += reason is _CORRECT
                 values_before = values[raw_key]
                 self._take(values, raw_key, None, None)
                 image = encoded(values_before) if self._full_before else None

@@ -28,6 +28,7 @@ from deelog_connector.metrics.shared_server import MetricsShare
 from deelog_connector.runtime import Connector, Stats
 from deelog_interceptors.cachetools.change_queue import ChangeQueue
 from deelog_interceptors.cachetools.errors import CaptureFailed
+from deelog_interceptors.cachetools.metrics import CaptureMetrics
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.serialize import Raw, encoded
 from deelog_interceptors.hosting.connector_thread import ConnectorThread
@@ -105,6 +106,10 @@ class Runner:
         except TimeoutError:
             if not self._joined.cancel():  # it came just now
                 self._joined.result()
+
+    def goes_on(self) -> bool:
+        """Whether it takes changes."""
+        return self._work is not None and not self._work.done() and not self._stop.is_set()
 
     @property
     def stats(self) -> Stats:
@@ -237,7 +242,9 @@ class Runner:
 
         connector = self._connectors[self._name] = await self._host.join(self._name, made)
         if self._served is None:
-            self._served = MetricsShare(self._config, self._connectors)
+            prefix = self._config["topic.prefix"]
+            measured = CaptureMetrics(self._change_queue, self._mirror, prefix, self._name)
+            self._served = MetricsShare(self._config, self._connectors, [measured])
         with suppress(concurrent.futures.InvalidStateError):
             self._joined.set_result(None)
         await connector.start()

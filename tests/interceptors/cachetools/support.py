@@ -67,10 +67,10 @@ class Written:
         assert existed == (key in state), f"{reason} of {key!r}: existed {existed}"
         assert before is None or before == state[key]
         if value is None:
-            assert reason in (Reason.EVICT, Reason.EXPIRE, Reason.REMOVE)
+            assert reason in (Reason.EVICT, Reason.EXPIRE, Reason.REMOVE, Reason.CORRECT)
             del state[key]
         else:
-            assert reason == Reason.PUT
+            assert reason in (Reason.PUT, Reason.CORRECT)
             state[key] = value
         return operation
 
@@ -113,8 +113,9 @@ class Attached:
         self.values = Values(value_format, None if value_serializer is None else named(value_serializer))
         written = EntryLimit(max_entry_bytes, max_room, key_format, value_format, 3, 1)
         skipped = self.skipped if skips else None
-        context = CaptureContext(self.changes, self.keys, self.values, written, room or self._no_room, trace, skipped)
-        cache.__class__ = captured_class(self.plain, context, expiry_of(cache))
+        room = room or self._no_room
+        self.context = CaptureContext(self.changes, self.keys, self.values, written, room, trace, skipped)
+        cache.__class__ = captured_class(self.plain, self.context, expiry_of(cache))
 
     @staticmethod
     def _no_room(raw_key: Any, size: int) -> None:

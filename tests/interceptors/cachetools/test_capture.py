@@ -60,7 +60,7 @@ def ready(capture: deelog.Capture) -> None:
 
 def our_threads() -> list[str]:
     """The threads of captures; other tests' threads may still wait for a Kafka that hangs."""
-    names = ("deelog-sessions", "deelog-expiry", "deelog-topology")
+    names = ("deelog-sessions", "deelog-timer", "deelog-topology")
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(names)]
 
 

@@ -16,8 +16,9 @@ from typing import Any
 import cachetools
 import pytest
 
+from deelog_interceptors.cachetools import expiry
 from deelog_interceptors.cachetools.errors import CaptureFailed
-from deelog_interceptors.cachetools.expiry import ExpiryTimer, GivenTime, expiry_of, unix_ms_of
+from deelog_interceptors.cachetools.expiry import GivenTime, Timer, expiry_of, unix_ms_of
 from tests.interceptors.cachetools.support import Clock
 
 
@@ -65,9 +66,17 @@ class Expiring:
         self.lock, self.calls, self.error = threading.Lock(), threading.Semaphore(0), error
         self.number, self.fails = 0, fails
         self.failures: list[BaseException] = []
+        self.checks = threading.Semaphore(0)
+        self.check_error: Exception | None = None
 
-    def timer(self) -> ExpiryTimer:
-        return ExpiryTimer(self, self.lock, 0.001, self.failures.append)
+    def timer(self, interval: float | None = 0.001) -> Timer:
+        return Timer(self, self.lock, interval, self.failures.append, self.check)
+
+    def check(self) -> None:
+        assert not self.lock.locked()
+        self.checks.release()
+        if self.check_error is not None:
+            raise self.check_error
 
     def expire(self) -> None:
         assert self.lock.locked()
@@ -84,6 +93,33 @@ def test_the_timer_expires_under_the_lock_until_it_is_stopped() -> None:
         assert cache.calls.acquire(timeout=20)
     timer.stop()
     assert (timer._thread.is_alive(), cache.failures) == (False, [])
+
+
+@pytest.mark.parametrize("interval", [None, 0.001])
+def test_the_timer_checks_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, interval: float | None
+) -> None:
+    monkeypatch.setattr(expiry, "CHECK_SECONDS", 0.01)
+    cache = Expiring()
+    cache.check_error = RuntimeError("of the user's serializer")
+    timer = cache.timer(interval)
+    for _ in range(3):
+        assert cache.checks.acquire(timeout=20)
+    timer.stop()
+    assert (cache.number > 0) is (interval is not None)
+    assert cache.failures == []
+    assert 'a Expiring could not be checked: RuntimeError("of the user\'s serializer")' in caplog.messages[0]
+
+
+def test_a_lock_that_somebody_keeps_does_not_hold_up_the_end() -> None:
+    cache = Expiring()
+    with cache.lock:
+        timer = cache.timer()
+        before = time.monotonic()
+        timer.stop()
+        assert time.monotonic() - before < 5
+    timer._thread.join(20)
+    assert cache.number == 0
 
 
 def test_an_error_of_the_users_that_lasts_ends_the_timer_and_is_reported(caplog: pytest.LogCaptureFixture) -> None:

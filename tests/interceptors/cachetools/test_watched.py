@@ -34,6 +34,10 @@ def test_a_captured_cache_tells_until_it_is_closed(live: LiveMemory, prefix: str
         assert found["debezium_metrics_TotalNumberOfCreateEventsSeen", "streaming"] == 5
         assert found["debezium_metrics_Connected", "streaming"] == 1
         assert found["deelog_segments", "writing", "primary"] == 16
+        assert (found["deelog_capture_entries",], found["deelog_capture_pending",]) == (5, 0)
+        cachetools.LRUCache.__setitem__(cache, "k1", "behind its back")
+        assert capture.check() == 1
+        assert parsed(fetched(port, "/metrics")[2], "sessions")["deelog_capture_divergence_total",] == 1
         assert fetched(port, "/health")[0] == 200
         with deelog.capture(cachetools.LRUCache(5), settings | {"metrics.port": 0}):  # a newer process, same node.id
             waiting(lambda: capture.failure is not None, SECONDS, "the failure")

@@ -1,0 +1,135 @@
+"""Compares a captured cache with the connector's copy of it, a millisecond at a time.
+
+What the cache holds goes through the queue, as it is at that moment, and the mirror compares it in the order of the
+changes: so neither has to stand still for the other. What differs is told as a change, for the reason `correct`.
+
+Some writes pass the capture by: of `cachetools.Cache.__setitem__(cache, key, value)`, or into a value that the cache
+holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import cachetools
+
+from deelog_interceptors.cachetools.change_queue import CHECKED, charge
+from deelog_interceptors.cachetools.errors import EntryTooLarge, NotCapturable
+from deelog_interceptors.cachetools.mirror import Mirror
+from deelog_interceptors.cachetools.serialize import Raw
+from deelog_interceptors.cachetools.telling import MISSING, AnyCache, CaptureContext, Teller, count, holds, stored
+from deelog_schemas.operation import Reason
+
+_SLICE_SECONDS: Final = 0.001
+_POLL_SECONDS: Final = 0.005
+_LOG: Final = logging.getLogger("deelog.cachetools")
+
+
+class Checker:
+    """Checks one cache. `lock` is the user's; `expiry` gives the moment of an entry, None where entries do not expire.
+
+    `alive` tells whether somebody takes what is in the queue.
+    """
+
+    def __init__(
+        self,
+        cache: AnyCache,
+        context: CaptureContext,
+        mirror: Mirror,
+        lock: AbstractContextManager[Any],
+        expiry: Callable[[AnyCache, Any], Any] | None,
+        alive: Callable[[], bool],
+    ) -> None:
+        self._cache, self._context, self._mirror, self._lock = cache, context, mirror, lock
+        self._expiry, self._alive = expiry, alive
+        self._teller, self._running = Teller(context, expiry), threading.Lock()
+
+    def check(self) -> int:
+        """Compares all entries; returns how many differed. Holds the lock for a millisecond at a time.
+
+        Ends early, without an error, where the capture ends.
+        """
+        with self._running:
+            before = self._mirror.diverged
+            with self._lock:
+                keys = list(cachetools.Cache.__iter__(self._cache))
+            while keys and self._alive():
+                with self._lock:
+                    has_room = self._some(keys)
+                time.sleep(0 if has_room else _POLL_SECONDS)
+            if self._context.skipped is None:  # else nobody knows how many are to be there
+                with self._lock:
+                    self._count()
+                if self._settled() and self._mirror.surplus:
+                    with self._lock:
+                        self._keep()
+            self._settled()
+            found = self._mirror.diverged - before
+            if found:
+                _LOG.warning("%d entries differed from what was captured; they are told now", found)
+            return found
+
+    def _some(self, keys: list[Any]) -> bool:
+        """Tells what the cache has of some of the keys, which it takes away; False where the queue is full."""
+        changes, until = self._context.changes, time.perf_counter() + _SLICE_SECONDS
+        while keys and time.perf_counter() < until:
+            if changes.doubt is not None:  # a call was interrupted
+                self._teller.settle(self._cache)
+            serial, key = changes.serial, keys[-1]
+            value = stored(self._cache, key)
+            prepared = None if value is MISSING else self._prepared(key, value)
+            if prepared is not None:
+                raw_key, raw_value = prepared
+                size, append, at = charge(raw_key, raw_value), changes.queue.append, time.time()
+                if changes.taken + size > changes.limit:
+                    return False
+                expires = None if self._expiry is None else self._expiry(self._cache, key)
+                self._context.keys.stored(key, raw_key)
+                if changes.serial != serial:  # a handler of a signal has written
+                    continue
+                changes.taken += size
+                append((CHECKED, raw_key, raw_value, expires, at, None))
+            keys.pop()
+        return True
+
+    def _prepared(self, key: Any, value: Any) -> tuple[Raw, Raw] | None:
+        context = self._context
+        try:
+            raw_key, raw_value = context.raw(key, value)
+            context.check(raw_key, raw_value)
+        except (NotCapturable, EntryTooLarge) as error:
+            if context.skipped is None:
+                _LOG.warning("an entry cannot be captured any more as it is: %s", error)
+            return None
+        return raw_key, raw_value
+
+    def _count(self) -> None:
+        changes = self._context.changes
+        self._teller.settle(self._cache)
+        changes.taken += charge("", None)
+        changes.queue.append((CHECKED, "", None, count(self._cache), time.time(), None))
+
+    def _keep(self) -> None:
+        """Tells that nothing else is there."""
+        changes, keys = self._context.changes, self._context.keys
+        self._teller.settle(self._cache)
+        for key in [one for one in keys.known or () if not holds(self._cache, one)]:
+            keys.forget(key)
+        held = cachetools.Cache.__iter__(self._cache)
+        kept = frozenset(raw for key in held if (raw := keys.raw(key)) is not None)
+        changes.taken += charge("", kept)
+        changes.queue.append((Reason.CLEAR, "", kept, Reason.CORRECT, time.time(), None))
+
+    def _settled(self) -> bool:
+        """Whether the mirror has all that was told until now."""
+        upto = self._context.changes.taken
+        while self._mirror.drained < upto:
+            if not self._alive():
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
