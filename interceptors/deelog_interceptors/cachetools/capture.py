@@ -29,7 +29,7 @@ from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.runner import Runner
 from deelog_interceptors.cachetools.serialize import Raw, Serializer, Values, keys_of, named
 from deelog_interceptors.cachetools.subclasses import passes_by
-from deelog_interceptors.cachetools.telling import AnyCache, CaptureContext, Skipped
+from deelog_interceptors.cachetools.telling import AnyCache, CaptureContext, Skipped, keys_held
 from deelog_interceptors.hosting.connector_thread import (
     JOIN_SECONDS,
     ConnectorThread,
@@ -251,7 +251,7 @@ class Capture:
         _live.add(self)
 
     def _load(self, context: CaptureContext, expiry: Callable[[AnyCache, Any], Any] | None) -> None:
-        for key in list(cachetools.Cache.__iter__(self.cache)):
+        for key in keys_held(self.cache):
             raw_key, raw_value = context.prepare(key, cachetools.Cache.__getitem__(self.cache, key))
             if raw_key is None or raw_value is None:
                 continue

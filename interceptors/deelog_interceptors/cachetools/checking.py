@@ -16,13 +16,20 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-import cachetools
-
 from deelog_interceptors.cachetools.change_queue import CHECKED, charge
 from deelog_interceptors.cachetools.errors import EntryTooLarge, NotCapturable
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.serialize import Raw
-from deelog_interceptors.cachetools.telling import MISSING, AnyCache, CaptureContext, Teller, count, holds, stored
+from deelog_interceptors.cachetools.telling import (
+    MISSING,
+    AnyCache,
+    CaptureContext,
+    Teller,
+    count,
+    holds,
+    keys_held,
+    stored,
+)
 from deelog_schemas.operation import Reason
 
 _SLICE_SECONDS: Final = 0.001
@@ -57,7 +64,7 @@ class Checker:
         with self._running:
             before = self._mirror.diverged
             with self._lock:
-                keys = list(cachetools.Cache.__iter__(self._cache))
+                keys = keys_held(self._cache)
             while keys and self._alive():
                 with self._lock:
                     has_room = self._some(keys)
@@ -109,21 +116,26 @@ class Checker:
         return raw_key, raw_value
 
     def _count(self) -> None:
-        changes = self._context.changes
-        self._teller.settle(self._cache)
-        changes.taken += charge("", None)
-        changes.queue.append((CHECKED, "", None, count(self._cache), time.time(), None))
+        changes, serial = self._context.changes, -1
+        while serial != self._context.changes.serial:  # else a handler of a signal has written
+            self._teller.settle(self._cache)
+            serial = changes.serial
+            append, size, at, number = changes.queue.append, charge("", None), time.time(), count(self._cache)
+        changes.taken += size
+        append((CHECKED, "", None, number, at, None))
 
     def _keep(self) -> None:
         """Tells that nothing else is there."""
-        changes, keys = self._context.changes, self._context.keys
-        self._teller.settle(self._cache)
-        for key in [one for one in keys.known or () if not holds(self._cache, one)]:
-            keys.forget(key)
-        held = cachetools.Cache.__iter__(self._cache)
-        kept = frozenset(raw for key in held if (raw := keys.raw(key)) is not None)
-        changes.taken += charge("", kept)
-        changes.queue.append((Reason.CLEAR, "", kept, Reason.CORRECT, time.time(), None))
+        changes, keys, serial = self._context.changes, self._context.keys, -1
+        while serial != changes.serial:  # as there
+            self._teller.settle(self._cache)
+            serial = changes.serial
+            for key in [one for one in list(keys.known or ()) if not holds(self._cache, one)]:
+                keys.forget(key)
+            kept = frozenset(raw for key in keys_held(self._cache) if (raw := keys.raw(key)) is not None)
+            append, size, at = changes.queue.append, charge("", kept), time.time()
+        changes.taken += size
+        append((Reason.CLEAR, "", kept, Reason.CORRECT, at, None))
 
     def _settled(self) -> bool:
         """Whether the mirror has all that was told until now."""

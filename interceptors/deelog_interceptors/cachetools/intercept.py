@@ -36,6 +36,7 @@ from deelog_interceptors.cachetools.telling import (
     CaptureContext,
     Teller,
     count,
+    keys_held,
     stored,
 )
 from deelog_schemas.operation import OVERHEAD, Reason
@@ -350,7 +351,7 @@ def _clear(base: type[AnyCache], context: CaptureContext, teller: Teller) -> Cal
                 append((_CLEAR, "", None, None, at, None))
                 context.keys.cleared()
                 if changes.serial != serial:  # another call wrote when all was being forgotten
-                    for key in list(cachetools.Cache.__iter__(self)):
+                    for key in keys_held(self):
                         context.keys.stored(key, context.keys.prepare(key))
             else:
                 changes.doubt = note, changes.doubt
@@ -373,7 +374,7 @@ def _init(base: Any, context: CaptureContext, teller: Teller) -> Callable[..., N
         finally:
             changes.serial = serial = changes.serial + 1
             changes.doubt = emptied, changes.doubt
-            for key in list(cachetools.Cache.__iter__(self)):
+            for key in keys_held(self):
                 value = cachetools.Cache.__getitem__(self, key)
                 changes.doubt = (key, value, UNSEEN, *context.prepare(key, value), serial), changes.doubt
             teller.settle(self)

@@ -45,7 +45,19 @@ _look = cachetools.Cache.__getitem__
 def stored(cache: AnyCache, key: Any) -> Any:
     """What the cache has of that key, or `MISSING`."""
     # In this order: __getitem__ of a missing key would call the user's __missing__.
-    return _look(cache, key) if holds(cache, key) else MISSING
+    try:
+        return _look(cache, key) if holds(cache, key) else MISSING
+    except KeyError:  # a handler of a signal has removed it between the two calls
+        return MISSING
+
+
+def keys_held(cache: AnyCache) -> list[Any]:
+    """The keys of all entries."""
+    while True:
+        try:
+            return list(cachetools.Cache.__iter__(cache))
+        except RuntimeError:  # a handler of a signal has written between the two calls
+            continue
 
 
 @dataclass(slots=True)
@@ -201,8 +213,7 @@ class Teller:
                 rest = (key, MISSING, UNSEEN, None, "", reason), rest
             changes.doubt = rest
             return False
-        held = list(cachetools.Cache.__iter__(cache))  # at once: a handler may change what is iterated over
-        kept = frozenset(raw for key in held if (raw := self._keys.raw(key)) is not None)
+        kept = frozenset(raw for key in keys_held(cache) if (raw := self._keys.raw(key)) is not None)
         size, at, append = charge("", kept), time.time(), changes.queue.append
         if changes.serial != serial:
             return False

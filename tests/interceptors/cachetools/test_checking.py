@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import cachetools
@@ -17,6 +18,16 @@ from deelog_interceptors.cachetools.checking import Checker
 from deelog_interceptors.cachetools.expiry import expiry_of
 from tests.interceptors.cachetools.support import Attached, Clock
 from tests.interceptors.cachetools.test_capture import config, told
+from tests.interceptors.cachetools.test_telling import (
+    BROKEN,
+    HANDLERS,
+    KINDS,
+    Instant,
+    Interrupted,
+    instants,
+    interrupt,
+    made,
+)
 from tests.support.memory import LiveMemory
 
 SIZE = 100
@@ -39,7 +50,10 @@ def checker(attached: Attached, lock: Any = None) -> Checker:
     """One whose queue is drained by whoever asks whether that goes on."""
 
     def alive() -> bool:
+        trace = sys.gettrace()
+        sys.settrace(None)  # another thread does this
         attached.take(1000)
+        sys.settrace(trace)
         return True
 
     return Checker(
@@ -73,6 +87,7 @@ def test_what_passed_the_capture_by_is_told(name: str, kind: dict[str, Any]) -> 
     correct = {(o.reason, o.key, o.existed) for _, o in attached.core.operations[operations:]}
     assert correct == {("correct", text("b"), True), ("correct", text("new"), False), ("correct", text("c"), True)}
     assert one.check() == 0
+    assert attached.keys.known is None or set(attached.keys.known) == set(cache)
     del cache["new"], cache["b"]
     cache["c"] = "5"
     attached.check()
@@ -93,9 +108,54 @@ def test_one_that_cannot_be_captured_any_more_stays_as_it_was(caplog: pytest.Log
     attached.cache["a"], attached.cache["b"] = [1], [1]
     attached.drain()
     attached.cache["a"].append(object())
+    attached.cache["b"].append("x" * 1000)
     assert checker(attached).check() == 0
     assert attached.core.entries == {b"a": b"[1]", b"b": b"[1]"}
-    assert "an entry cannot be captured any more as it is: value [1, <object" in caplog.messages[0]
+    assert len(caplog.messages) == 2
+    assert "an entry cannot be captured any more as it is: value [1, <object" in " ".join(caplog.messages)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("handler", ["raises", *HANDLERS])
+def test_a_handler_comes_at_any_instant_of_a_check(kind: str, handler: str) -> None:
+    caches: list[Any] = []
+
+    def do(instant: Instant) -> None:
+        attached, _ = made("LRUCache", **KINDS[kind])
+        caches[:] = [attached.cache]
+        passed_by(attached.cache)
+        with instant, suppress(Interrupted):
+            checker(attached).check()
+        attached.drain()
+        checker(attached).check()
+        attached.check()
+
+    def handle() -> None:
+        with suppress(*BROKEN):
+            HANDLERS[handler](caches[0])
+
+    assert len(list(instants(do, interrupt if handler == "raises" else handle))) > 20
+
+
+def test_what_an_interrupted_call_has_changed_is_told_by_a_check() -> None:
+    def do(instant: Instant) -> None:
+        attached, _ = made("LRUCache")
+        with instant, suppress(Interrupted):
+            attached.cache["b"] = "5"
+        checker(attached).check()
+        assert attached.changes.doubt is None
+        attached.check()
+
+    assert len(list(instants(do))) > 3
+
+
+def test_a_check_ends_with_the_capture() -> None:
+    attached = Attached(cachetools.LRUCache(SIZE))
+    attached.cache.update(a="1", b="2")
+    cachetools.LRUCache.__delitem__(attached.cache, "a")
+    one = Checker(attached.cache, attached.context, attached.mirror, nullcontext(), None, lambda: False)
+    assert one.check() == 0
+    assert [change[0] for change in attached.changes.queue] == ["put", "put", "checked"]
 
 
 def test_entries_that_are_skipped_are_no_difference(caplog: pytest.LogCaptureFixture) -> None:
