@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from deelog_interceptors.cachetools.change_queue import CHECKED, ChangeQueue
 from deelog_interceptors.cachetools.metrics import CaptureMetrics
@@ -17,7 +18,7 @@ def test_its_figures() -> None:
     changes, mirror = ChangeQueue(), Mirror(4, False, lambda moment: None)
     metrics = asyncio.run(measured())
 
-    def figures() -> dict[str, float]:
+    def figures() -> dict[str, Any]:
         return {family.name: value for family in metrics.figures() for _, value in family.samples}
 
     assert {labels for family in metrics.figures() for labels, _ in family.samples} == {("shop", "sessions")}
