@@ -154,8 +154,17 @@ def test_a_check_ends_with_the_capture() -> None:
     attached.cache.update(a="1", b="2")
     cachetools.LRUCache.__delitem__(attached.cache, "a")
     one = Checker(attached.cache, attached.context, attached.mirror, nullcontext(), None, lambda: False)
+    attached.mirror.surplus = 1  # of an earlier one
     assert one.check() == 0
     assert [change[0] for change in attached.changes.queue] == ["put", "put", "checked"]
+
+
+def test_what_is_told_expires_when_the_entry_does() -> None:
+    attached = Attached(cachetools.TTLCache(9, 10, timer=Clock()), unix_time=lambda moment: moment)
+    attached.cache["b"] = "1"
+    cachetools.TTLCache.__setitem__(attached.cache, "b", "2")
+    assert checker(attached).check() == 1
+    assert [(o.reason, o.expires_at) for _, o in attached.core.operations] == [("put", 10_000), ("correct", 10_000)]
 
 
 def test_entries_that_are_skipped_are_no_difference(caplog: pytest.LogCaptureFixture) -> None:
@@ -176,7 +185,9 @@ def test_a_queue_that_is_full_is_waited_for_and_entries_come_by_and_by(monkeypat
         nonlocal slices
         slices += 1
         attached.changes.limit = attached.mirror.drained + 10_000
-        return some(keys)
+        has_room = some(keys)
+        assert attached.changes.taken <= attached.changes.limit
+        return has_room
 
     monkeypatch.setattr(one, "_some", counting)
     monkeypatch.setattr(checking, "_POLL_SECONDS", 0.0)
