@@ -75,12 +75,16 @@ class ResetState(NamedTuple):
 
 
 class ReleaseState(NamedTuple):
-    """`release/<segment>`: the last position at a clean handover or stop; `known` is false before DECIDE."""
+    """`release/<segment>`: the last position at a clean handover or stop; `known` is false before DECIDE.
+
+    `highest` as in a claim, whose place it takes.
+    """
 
     epoch: int
     sequence: int
     member: str
     known: bool
+    highest: int = 0
 
 
 State = ClaimState | PositionState | ResetState | ReleaseState

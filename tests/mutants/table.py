@@ -288,7 +288,7 @@ TAKEOVER: Final = (
         "spare-claim-unsaid",
         "claim-before-fence",
         "who is paused with its spare producer is fenced by the other one, and writes on when it resumes",
-        (Edit(BATCH, ", segment.awaited, self.node.spare, above)", ", segment.awaited, False, above)"),),
+        (Edit(BATCH, ", segment.awaited, spare, above)", ", segment.awaited, False, above)"),),
         detector="pytest tests/connector/core/test_transactions.py -k spare_producer_say_so",
         because=ONE_CASE,
     ),
@@ -511,8 +511,30 @@ TAKEOVER: Final = (
         "claim-without-the-highest-epoch",
         "",
         "the highest epoch is forgotten with a topic of positions, and what is written below it is dropped by readers",
-        (Edit(BATCH, "above = highest if highest > segment.epoch else 0", "above = 0"),),
+        (Edit(BATCH, "above, spare = self.node.positions.above(segment.epoch),", "above, spare = 0,"),),
         detector="scenario epoch_known_by_those_that_go_on",
+        because=RARE,
+    ),
+    Mutant(
+        "release-without-the-highest-epoch",
+        "",
+        "the highest epoch that a claim has told of is forgotten with its release",
+        (Edit(TAKEOVERS, ", highest=node.positions.above(segment.epoch))", ")"),),
+        detector="scenario highest_epoch_released",
+        because=RARE,
+    ),
+    Mutant(
+        "stepped-down-and-forgotten",
+        "",
+        "a node steps down before a claim that only the change topic has, and as controller gives out epochs below it",
+        (
+            Edit(
+                TAKEOVERS,
+                "max(node.positions.highest_claim, epoch)  # positions may",
+                "node.positions.highest_claim  # positions may",
+            ),
+        ),
+        detector="scenario claim_on_the_change_topic_alone",
         because=RARE,
     ),
     Mutant(
@@ -688,10 +710,10 @@ TAKEOVER: Final = (
         (
             Edit(
                 TAKEOVERS,
-                "        state = ReleaseState(*position, node.member, known=True)\n",
+                "        state = ReleaseState(*position,",
                 "        own = claim_key(segment.number, node.member)\n"
                 "        batch.state(Kind.CLAIM_STATE, segment, position, own, None)\n"
-                "        state = ReleaseState(*position, node.member, known=True)\n",
+                "        state = ReleaseState(*position,",
             ),
         ),
         detector="pytest tests/connector/core/test_takeover.py -k no_offset",

@@ -32,7 +32,7 @@ STATES: st.SearchStrategy[State] = (
     st.builds(ClaimState, U32, MEMBERS, TEXT, TEXT, U32, U32, U32)
     | st.builds(PositionState, U32, U64, I64, I64, I64, I64, I64, I64, TEXT, MEMBERS)
     | st.builds(ResetState, TEXT, U32, U64, TEXT, I64, MEMBERS)
-    | st.builds(ReleaseState, U32, U64, MEMBERS, st.booleans())
+    | st.builds(ReleaseState, U32, U64, MEMBERS, st.booleans(), highest=U32)
 )
 ONE_OF_EACH: list[tuple[bytes, Kind, State]] = [
     (claim_key(3, MEMBER), Kind.CLAIM_STATE, ClaimState(2, MEMBER, "p", "c", 64, 4, 9)),
@@ -142,6 +142,15 @@ def test_the_claim_of_a_spare_producer_says_so_and_another_has_not_changed() -> 
     key = claim_key(3, "n2@1")
     for spare in (claim._replace(spare=True), claim):
         assert decode_state(key, encode_state(spare), Kind.CLAIM_STATE).state == spare
+
+
+@pytest.mark.parametrize("state", [ClaimState(2, MEMBER, "p", "c", 8, 2, 1), ReleaseState(2, 7, MEMBER, True)])
+def test_the_highest_epoch_is_told_where_it_is_another_one(state: ClaimState | ReleaseState) -> None:
+    assert b"highest" not in encode_state(state)
+    above = state._replace(highest=9)
+    claims = isinstance(state, ClaimState)
+    key, kind = (claim_key(3, MEMBER), Kind.CLAIM_STATE) if claims else (release_key(3), Kind.RELEASE_STATE)
+    assert decode_state(key, encode_state(above), kind).state == above
 
 
 OTHERS: list[Any] = [None, "text", 1, 1.5, True, [], {}]

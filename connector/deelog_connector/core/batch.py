@@ -100,9 +100,8 @@ class Batch:
         """Adds this member's claim, with the number that is awaited there."""
         member, settings = self.node.member, self.node.settings
         names, layout = (settings.prefix, settings.cache), (settings.segments, settings.partitions)
-        highest = self.node.positions.highest_claim
-        above = highest if highest > segment.epoch else 0
-        state = ClaimState(segment.epoch, member, *names, *layout, segment.awaited, self.node.spare, above)
+        above, spare = self.node.positions.above(segment.epoch), self.node.spare
+        state = ClaimState(segment.epoch, member, *names, *layout, segment.awaited, spare, above)
         self.state(Kind.CLAIM_STATE, segment, position, claim_key(segment.number, member), state)
 
     def reset_state(self, segment: Segment, reset: Reset) -> None:

@@ -43,7 +43,11 @@ class PositionsTable:
         else:
             _put(self.releases, segment, state if isinstance(state, ReleaseState) else None)
             if isinstance(state, ReleaseState):
-                self.highest_claim = max(self.highest_claim, state.epoch)
+                self.highest_claim = max(self.highest_claim, state.epoch, state.highest)
+
+    def above(self, epoch: int) -> int:
+        """The highest epoch ever claimed, where that is above this one; else 0."""
+        return self.highest_claim if self.highest_claim > epoch else 0
 
     def epoch_seen(self, epoch: int) -> None:
         """The change topic has records of this epoch, which this table knew nothing of; 0: it has none."""

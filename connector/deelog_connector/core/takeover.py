@@ -93,7 +93,7 @@ class Takeover:
         segment.await_marker(marker, node.changes.stable_end(segment.partition))
         # The release takes the claim's place and its rank: nobody needs to fence this member, or its node, for it. It
         # comes first: who reads up to a record of its own, which may be between the two, must find one of them.
-        state = ReleaseState(*position, node.member, known=True)
+        state = ReleaseState(*position, node.member, known=True, highest=node.positions.above(segment.epoch))
         batch.state(Kind.RELEASE_STATE, segment, position, release_key(segment.number), state)
         batch.state(Kind.CLAIM_STATE, segment, position, claim_key(segment.number, node.member), None)
 
@@ -154,6 +154,7 @@ class Takeover:
         if is_newer_process(member, node.member):
             node.outbox.append(Superseded(member))
             return True
+        node.positions.highest_claim = max(node.positions.highest_claim, epoch)  # positions may have lost it
         node.demote(segment.number)
         reason = f"{member} claimed epoch {epoch}, above {segment.epoch}"
         node.outbox.append(SteppedDown(segment.number, reason))

@@ -66,6 +66,9 @@ def test_the_highest_claim_outlives_claims_and_releases() -> None:
     table.apply(StateRecord("release", 0, "", ReleaseState(6, 0, "n0@1", known=True)))
     table.apply(StateRecord("release", 0, "", ReleaseState(5, 0, "n0@1", known=True)))
     assert table.highest_claim == 6
+    assert [table.above(epoch) for epoch in (5, 6, 7)] == [6, 0, 0]
+    table.apply(StateRecord("release", 0, "", ReleaseState(5, 0, "n0@1", known=True, highest=8)))
+    assert table.highest_claim == 8
 
 
 def test_the_base_offset_is_that_of_the_position() -> None:
