@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -217,15 +218,15 @@ class Capture:
         Raises `TimeoutError` after `timeout` seconds, which ends nothing, and `CaptureFailed` where the capture has
         ended before. `None` waits for as long as it takes.
         """
-        try:
-            self._runner.streaming.result(timeout)
-        except CaptureFailed:
-            raise
-        except Exception as error:
-            if self._runner.streaming.done():
-                raise _failed(self._name, error) from error
+        if self._failure is not None:  # a forked child has nobody who would tell
+            raise _failed(self._name, self._failure)
+        streaming, most = self._runner.streaming, threading.TIMEOUT_MAX
+        concurrent.futures.wait([streaming], None if timeout is None else min(timeout, most))
+        if not streaming.done():
             why = self._runner.why_not_streaming
-            raise TimeoutError(f"cache {self._name} does not stream after {timeout:g} s: {why}") from None
+            raise TimeoutError(f"cache {self._name} does not stream after {timeout:g} s: {why}")
+        if (error := streaming.exception()) is not None:
+            raise error if isinstance(error, CaptureFailed) else _failed(self._name, error)
 
     def start(self, context: CaptureContext, lock: AbstractContextManager[Any]) -> None:
         """For `capture()`: begins to start the connector, and captures the cache."""
@@ -261,7 +262,7 @@ class Capture:
     def start_timer(self, lock: AbstractContextManager[Any], interval: float) -> None:
         """For `capture()`: starts the timer that calls `cache.expire()`, and `check()` once a minute."""
         expires = timed(self._plain)
-        self._timer = Timer(self.cache, lock, interval if expires else None, self._failed, self.check)
+        self._timer = Timer(self.cache, lock, interval if expires else None, self._failed, self._check_steps)
 
     def make_room(self, raw_key: Raw, size: int) -> None:
         """For the write path: see `CaptureContext.make_room`."""
@@ -273,18 +274,21 @@ class Capture:
         if self._failure is not None and self._raise:
             raise _failed(self._name, self._failure)
 
-    def check(self) -> int:
+    def _check_steps(self) -> Iterator[bool]:
+        return iter(()) if self._checker is None or self._failure is not None else self._checker.steps()
+
+    def check(self, timeout: float = 60.0) -> int:
         """Compares the cache with what was captured of it; returns how many entries differed, which are told now.
 
         Takes the cache's lock for a millisecond at a time: do not hold it. A cache without one must rest meanwhile.
         Where there is a lock it is done once a minute. Some writes pass the capture by: see docs/cachetools.md.
-        Raises `CaptureFailed` where nothing is captured.
+        Raises `CaptureFailed` where nothing is captured, and `TimeoutError`.
         """
         if self._failure is not None:
             raise _failed(self._name, self._failure)
-        if self._checker is None or self._closed:
-            raise CaptureFailed(f"cache {self._name}: its capture is closed")
-        return self._checker.check()
+        if self._checker is None or not self._runner.goes_on():
+            raise CaptureFailed(f"cache {self._name}: its capture has ended")
+        return self._checker.check(timeout)
 
     @property
     def diverged(self) -> int:
@@ -302,7 +306,10 @@ class Capture:
         if self._host.forked:
             self._detach()
             return
-        with self._closing:
+        timeout = min(timeout, threading.TIMEOUT_MAX / 2)
+        if not self._closing.acquire(timeout=timeout):
+            raise CaptureFailed(f"cache {self._name}: another thread is closing its capture")
+        try:
             if self._in_close or self._closed:
                 return
             self._in_close = True
@@ -314,6 +321,8 @@ class Capture:
             finally:
                 self._in_close = False
             _live.discard(self)
+        finally:
+            self._closing.release()
         error = self._runner.stop_error
         if error is not None and self._failure is None:
             self._failure = error
@@ -322,11 +331,13 @@ class Capture:
     def ask_to_close(self, timeout: float) -> None:
         """Begins what `close()` waits for, so that several captures end within one timeout."""
         if self._timer is not None:
-            self._timer.stop()
+            self._timer.ask_to_stop()
         self._detach()
         self._runner.ask_to_stop(timeout)
 
     def _end(self, timeout: float) -> None:
+        if self._timer is not None:
+            self._timer.stop(self._runner.grace())
         self._runner.stop(timeout)
         if self._owns_host:
             self._host.close(JOIN_SECONDS)

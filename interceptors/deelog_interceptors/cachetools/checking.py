@@ -10,9 +10,8 @@ holds.
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -54,32 +53,44 @@ class Checker:
     ) -> None:
         self._cache, self._context, self._mirror, self._lock = cache, context, mirror, lock
         self._expiry, self._alive = expiry, alive
-        self._teller, self._running = Teller(context, expiry), threading.Lock()
+        self._teller, self._refused = Teller(context, expiry), 0
 
-    def check(self) -> int:
-        """Compares all entries; returns how many differed. Holds the lock for a millisecond at a time.
+    def check(self, seconds: float) -> int:
+        """Takes all steps; raises `TimeoutError` where the connector does not take what is told."""
+        steps, until = self.steps(), time.monotonic() + seconds
+        while True:
+            try:
+                goes_on = next(steps)
+            except StopIteration as end:
+                return int(end.value)
+            if time.monotonic() > until:
+                raise TimeoutError(f"not checked within {seconds:g} s: does the connector write, or is it paused?")
+            time.sleep(0 if goes_on else _POLL_SECONDS)
 
-        Ends early, without an error, where the capture ends.
+    def steps(self) -> Generator[bool, None, int]:
+        """Compares all entries, some at each step; returns how many differed. A step holds the lock for a millisecond.
+
+        A step gives False where the next one has to wait for the connector. Ends early where the capture ends.
         """
-        with self._running:
-            before = self._mirror.diverged
+        before, self._refused = self._mirror.diverged, 0
+        with self._lock:
+            keys = keys_held(self._cache)
+        while keys and self._alive():
             with self._lock:
-                keys = keys_held(self._cache)
-            while keys and self._alive():
+                has_room = self._some(keys)
+            yield has_room
+        if self._context.skipped is None:  # else nobody knows how many are to be there
+            with self._lock:
+                self._count()
+            yield from self._settled()
+            if self._alive() and self._mirror.surplus:
                 with self._lock:
-                    has_room = self._some(keys)
-                time.sleep(0 if has_room else _POLL_SECONDS)
-            if self._context.skipped is None:  # else nobody knows how many are to be there
-                with self._lock:
-                    self._count()
-                if self._settled() and self._mirror.surplus:
-                    with self._lock:
-                        self._keep()
-            self._settled()
-            found = self._mirror.diverged - before
-            if found:
-                _LOG.warning("%d entries differed from what was captured; they are told now", found)
-            return found
+                    self._keep()
+        yield from self._settled()
+        found = self._mirror.diverged - before
+        if found:
+            _LOG.warning("%d entries differed from what was captured; they are told now", found)
+        return found
 
     def _some(self, keys: list[Any]) -> bool:
         """Tells what the cache has of some of the keys, which it takes away; False where the queue is full."""
@@ -110,8 +121,9 @@ class Checker:
             raw_key, raw_value = context.raw(key, value)
             context.check(raw_key, raw_value)
         except (NotCapturable, EntryTooLarge) as error:
-            if context.skipped is None:
-                _LOG.warning("an entry cannot be captured any more as it is: %s", error)
+            self._refused += 1
+            if self._refused == 1 and context.skipped is None:
+                _LOG.warning("an entry, and perhaps others, cannot be captured any more as it is: %s", error)
             return None
         return raw_key, raw_value
 
@@ -137,11 +149,8 @@ class Checker:
         changes.taken += size
         append((Reason.CLEAR, "", kept, Reason.CORRECT, at, None))
 
-    def _settled(self) -> bool:
-        """Whether the mirror has all that was told until now."""
+    def _settled(self) -> Iterator[bool]:
+        """Steps until the mirror has all that was told until now."""
         upto = self._context.changes.taken
-        while self._mirror.drained < upto:
-            if not self._alive():
-                return False
-            time.sleep(_POLL_SECONDS)
-        return True
+        while self._mirror.drained < upto and self._alive():
+            yield False

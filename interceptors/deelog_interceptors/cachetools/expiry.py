@@ -13,7 +13,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -25,7 +25,8 @@ from deelog_interceptors.cachetools.telling import AnyCache
 
 TRIES: Final = 3
 CHECK_SECONDS: Final = 60.0
-_JOIN_SECONDS: Final = 1.0
+_STEP_SECONDS: Final = 0.05
+"""Between two steps of a check."""
 _LOG: Final = logging.getLogger("deelog.cachetools")
 
 
@@ -105,20 +106,23 @@ class Timer:
         lock: AbstractContextManager[Any],
         interval: float | None,
         failed: Callable[[BaseException], None],
-        check: Callable[[], object],
+        check: Callable[[], Iterator[object]],
     ) -> None:
         self._cache, self._lock, self._interval, self._failed, self._check = cache, lock, interval, failed, check
         self._stopped = threading.Event()
+        self._steps: Iterator[object] | None = None
+        """Of a check that is under way."""
         # A daemon: an exit can interrupt nothing of it that must be whole.
         self._thread = threading.Thread(target=self._run, name="deelog-timer", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         failures, due = 0, time.monotonic() + CHECK_SECONDS
-        while not self._stopped.wait(CHECK_SECONDS if self._interval is None else self._interval):
-            if time.monotonic() >= due:
+        while not self._stopped.wait(self._pause()):
+            if time.monotonic() >= due and self._steps is None:
                 due = time.monotonic() + CHECK_SECONDS
-                self._checked()
+                self._steps = self._check()
+            self._step()
             if self._interval is None:
                 continue
             try:
@@ -133,13 +137,26 @@ class Timer:
                     return
                 _LOG.warning("%s.expire() failed and is tried again: %r", type(self._cache).__name__, error)
 
-    def _checked(self) -> None:
+    def _pause(self) -> float:
+        if self._interval is not None:
+            return self._interval
+        return CHECK_SECONDS if self._steps is None else _STEP_SECONDS
+
+    def _step(self) -> None:
+        if self._steps is None:
+            return
         try:
-            self._check()
+            if next(self._steps, None) is None:
+                self._steps = None
         except Exception as error:  # noqa: BLE001 - may be any of the user's serializer or subclass; it is logged
+            self._steps = None
             _LOG.warning("the capture of a %s could not be checked: %r", type(self._cache).__name__, error)
 
-    def stop(self) -> None:
-        """Ends it; no `expire()` begins after this returned. One that runs is waited for, for a second."""
+    def ask_to_stop(self) -> None:
+        """No `expire()` begins after this returned."""
         self._stopped.set()
-        self._thread.join(_JOIN_SECONDS)
+
+    def stop(self, seconds: float = 1.0) -> None:
+        """Ends it. One that runs is waited for, for so long at most: somebody may keep the lock."""
+        self.ask_to_stop()
+        self._thread.join(seconds)

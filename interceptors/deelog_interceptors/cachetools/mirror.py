@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from deelog_connector.cache_side import CaptureSink
-from deelog_interceptors.cachetools.change_queue import CHECKED, ChangeQueue, charge
+from deelog_interceptors.cachetools.change_queue import CHECKED, Change, ChangeQueue, charge
 from deelog_interceptors.cachetools.serialize import Raw, encoded
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import Entry, Reason
@@ -67,41 +67,47 @@ class Mirror:
 
         Without a sink they get none: a reset is to come, and has them.
         """
-        popleft = changes.queue.popleft
         last: dict[int, int] = {}
-        count = min(limit, len(changes.queue))
-        for _ in range(count):
-            reason, raw_key, raw_value, expires, at, trace = popleft()
-            self.drained += charge(raw_key, raw_value, trace)
-            ts_us = int(at * 1_000_000)
-            if reason is _CLEAR:
-                last |= self._clear(sink, ts_us) if not raw_value else self._keep(sink, raw_value, expires, ts_us)
-                continue
-            key = encoded(raw_key)
-            segment = segment_of(key, self._segments)
-            values = self._values[segment]
-            before = values.get(raw_key)
-            if reason is CHECKED:
-                if raw_value is None:
-                    self.surplus = max(0, len(self) - expires)
-                    continue
-                if raw_value == before:
-                    continue
-                reason, self.diverged = _CORRECT, self.diverged + 1
-            if raw_value is None and before is None:
-                continue  # the key was not in the mirror
-            if self._changes_only and raw_value == before and self._expiries.get(raw_key) == self._moment(expires):
-                continue
-            value, expires_at = self._take(values, raw_key, raw_value, expires)
-            image = encoded(before) if self._full_before and before is not None else None
-            if sink is not None:
-                existed = before is not None
-                operation = sink.append(segment, reason, key, value, expires_at, ts_us, existed, image, trace)
-                last[segment] = operation.sequence
+        count, taken = min(limit, len(changes.queue)), 0
+        try:
+            for _ in range(count):
+                change = changes.queue.popleft()
+                taken += charge(change[1], change[2], change[5])
+                self._apply(change, sink, last)
+        finally:
+            self.drained += taken  # at last: who waits for it finds all of them done
         if sink is not None:
             for segment, sequence in last.items():
                 sink.acked(segment, sequence)
         return count
+
+    def _apply(self, change: Change, sink: CaptureSink | None, last: dict[int, int]) -> None:
+        reason, raw_key, raw_value, expires, at, trace = change
+        ts_us = int(at * 1_000_000)
+        if reason is _CLEAR:
+            last |= self._clear(sink, ts_us) if not raw_value else self._keep(sink, raw_value, expires, ts_us)
+            return
+        key = encoded(raw_key)
+        segment = segment_of(key, self._segments)
+        values = self._values[segment]
+        before = values.get(raw_key)
+        if reason is CHECKED:
+            if raw_value is None:
+                self.surplus = max(0, len(self) - expires)
+                return
+            if raw_value == before:
+                return
+            reason, self.diverged = _CORRECT, self.diverged + 1
+        if raw_value is None and before is None:
+            return  # the key was not in the mirror
+        if self._changes_only and raw_value == before and self._expiries.get(raw_key) == self._moment(expires):
+            return
+        value, expires_at = self._take(values, raw_key, raw_value, expires)
+        image = encoded(before) if self._full_before and before is not None else None
+        if sink is not None:
+            existed = before is not None
+            operation = sink.append(segment, reason, key, value, expires_at, ts_us, existed, image, trace)
+            last[segment] = operation.sequence
 
     def _take(
         self, values: dict[Raw, Raw], raw_key: Raw, raw_value: Raw | None, expires: Any

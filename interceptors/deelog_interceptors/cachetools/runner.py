@@ -94,6 +94,8 @@ class Runner:
         self._served: MetricsShare | None = None
         self._failure: BaseException | None = None
         """Was passed to `failed`."""
+        self._unstreamed = set(range(self._segments))
+        """Segments of which the first reset is not in Kafka."""
         self._sink: CaptureSink | None = None
         """The core, once the segments are promoted."""
         self.stop_error: BaseException | None = None
@@ -124,9 +126,14 @@ class Runner:
 
     def ask_to_stop(self, seconds: float) -> None:
         """Begins what `stop()` waits for."""
-        if not self._stop.is_set():
-            self._stop_seconds, self._stop_by = seconds, time.monotonic() + seconds
-            self._stop.set()
+        until = time.monotonic() + seconds
+        if until < self._stop_by:
+            self._stop_seconds, self._stop_by = seconds, until
+        self._stop.set()
+
+    def grace(self) -> float:
+        """The seconds that a stop has left, with those beyond its time: a second at most."""
+        return min(1.0, max(0.0, self._stop_by + _GRACE_SECONDS - time.monotonic()))
 
     def stop(self, seconds: float) -> None:
         """Writes what was captured and releases the segments. Sets `stop_error` where `seconds` are not enough.
@@ -138,9 +145,10 @@ class Runner:
         if self._work is None:
             return
         left = self._host.spawn(self._left(self._work))
-        try:
-            left.result(max(0.0, self._stop_by + _GRACE_SECONDS - time.monotonic()))
-        except TimeoutError:
+        concurrent.futures.wait([self._work], max(0.0, self._stop_by + _GRACE_SECONDS - time.monotonic()))
+        if self._work.done():
+            left.result()
+        else:
             hint = "a request to Kafka, or a transform, is under way"
             self.stop_error = self.stop_error or CaptureFailed(
                 f"it did not end within {self._stop_seconds:g} s: {hint}"
@@ -149,7 +157,7 @@ class Runner:
 
     async def _left(self, work: concurrent.futures.Future[None]) -> None:
         await asyncio.wait([asyncio.wrap_future(work)])
-        await self._host.leave(self._name)
+        await self._host.leave(self._name, self._connector)
         if self._served is not None:
             self._served.close()
 
@@ -274,7 +282,9 @@ class Runner:
     @property
     def why_not_streaming(self) -> str:
         """What it waits for."""
-        return "the first reset is not in Kafka yet" if self.start_error is None else str(self.start_error)
+        if self._sink is not None:
+            return f"{len(self._unstreamed)} of {self._segments} segments wait for their first reset"
+        return "Kafka has not answered yet" if self.start_error is None else str(self.start_error)
 
     async def _serve(self, side: MirrorCacheSide) -> None:
         rests = 0
@@ -289,10 +299,15 @@ class Runner:
                 self._stop_seconds, self._stop_by = _SETTLED_SECONDS, time.monotonic() + _SETTLED_SECONDS
                 self._finished()
                 return
-            if not self.streaming.done() and self._streams():
+            if not self.streaming.done() and self._all_have_streamed():
                 self.streaming.set_result(None)
             # Each turn of the loop lets go of the interpreter lock: writers wait for one slice at most.
             await asyncio.sleep(0 if drained else self._tick * (_RESTING if rests > _RESTS else 1))
+
+    def _all_have_streamed(self) -> bool:
+        sink = self._sink
+        self._unstreamed = {s for s in self._unstreamed if sink is None or sink.phase(s) != "writing"}
+        return not self._unstreamed
 
     def _streams(self) -> bool:
         return self._sink is not None and all(self._sink.phase(s) == "writing" for s in range(self._segments))

@@ -109,9 +109,10 @@ class ConnectorThread:
         assert self._lifecycle is not None
         await self._lifecycle.end(connector)
 
-    async def leave(self, cache: str) -> None:
-        """Removes the closed connector of this cache. A failed one stays visible."""
-        self._connectors.pop(cache, None)
+    async def leave(self, cache: str, connector: Connector | None) -> None:
+        """Removes the closed connector of this cache, unless there is another one since."""
+        if self._connectors.get(cache) is connector:
+            self._connectors.pop(cache, None)
 
     def _run(self) -> None:
         main = self._main()

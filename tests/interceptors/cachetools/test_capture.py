@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -518,7 +519,7 @@ def test_a_kafka_that_is_not_there(prefix: str) -> None:
     before = time.monotonic()
     capture = deelog.capture(cache, fields)
     assert time.monotonic() - before < 1.0
-    with pytest.raises(TimeoutError, match=r"cache sessions does not stream after 0\.5 s: the first reset is not in"):
+    with pytest.raises(TimeoutError, match=r"cache sessions does not stream after 0\.5 s: Kafka has not answered yet"):
         capture.wait_until_streaming(0.5)
     cache["k"] = "v"
     waiting(lambda: capture.pending == 0, SECONDS, "the mirror")
@@ -546,6 +547,33 @@ def test_an_ended_capture_does_not_end_the_next_one_of_its_cache(live: LiveMemor
         assert type(cache) is not cachetools.LRUCache
     assert told(live, f"{prefix}2").entries == {"k": "v"}
     assert type(cache) is cachetools.LRUCache
+
+
+def test_endless_times_and_a_thread_that_closes_too(live: LiveMemory, prefix: str) -> None:
+    cache: Any = cachetools.LRUCache(10)
+    capture = deelog.capture(cache, config(live, prefix))
+    for endless in (None, 1e10, float("inf")):
+        capture.wait_until_streaming(endless)
+    live.kafka.up = False
+    cache["k"] = "v"
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(capture.close, 4.0)
+        waiting(lambda: capture._in_close, SECONDS, "the close")
+        with pytest.raises(deelog.CaptureFailed, match="another thread is closing its capture"):
+            capture.close(0.2)
+        with pytest.raises(deelog.CaptureFailed, match="could not be written"):
+            closing.result()
+    live.kafka.up = True
+    with deelog.capture(cache, config(live, prefix)) as again:
+        again.wait_until_streaming()
+        forked(lambda: expect_failed(again.wait_until_streaming))
+        again.close(float("inf"))
+    assert told(live, prefix).entries == {"k": "v"}
+
+
+def expect_failed(call: Callable[[], object]) -> None:
+    with pytest.raises(deelog.CaptureFailed):
+        call()
 
 
 def test_a_close_within_a_close_returns_at_once(live: LiveMemory, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import cachetools
 
 from deelog_connector.cache_side import CaptureSink
-from deelog_interceptors.cachetools.change_queue import ChangeQueue, charge
+from deelog_interceptors.cachetools.change_queue import CHECKED, ChangeQueue, charge
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.serialize import Raw
 from deelog_schemas.keys import segment_of
@@ -169,3 +169,21 @@ def test_of_changes_only_a_write_of_the_same_value_and_expiry_is_left_out() -> N
         (b"2", 8000),
         (b"2", None),
     ]
+
+
+def test_what_is_drained_is_done() -> None:
+    """Who waits for `drained` reads what came of it."""
+    mirror, changes, seen = Mirror(4, False, lambda moment: None), ChangeQueue(), list[int]()
+    mirror.load("a", "1", None)
+    changes.queue.append((Reason.PUT, "b", "1", None, 1.0, None))
+    changes.queue.append((CHECKED, "", None, 1, 1.0, None))
+    apply = mirror._apply
+
+    def observed(*given: Any) -> None:
+        apply(*given)
+        seen.append(mirror.drained)
+
+    mirror._apply = observed  # type: ignore[assignment, method-assign]
+    assert mirror.drain(changes, None, 9) == 2
+    assert (seen, mirror.surplus) == ([0, 0], 1)
+    assert mirror.drained == charge("b", "1") + charge("", None)

@@ -176,6 +176,41 @@ def begin(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> Run:
     return Run(memory, monkeypatch)
 
 
+def test_it_streams_once_each_segment_has_been_written_though_never_all_at_once(memory: Memory, begin: Run) -> None:
+    async def run() -> None:
+        begin.may_start.clear()
+        work = await begin.joined_host()
+        assert begin.runner.why_not_streaming == "Kafka has not answered yet"
+        begin.connector.sink.promote = lambda *given: None  # type: ignore[method-assign]
+        begin.runner.begin()
+        begin.may_start.set()
+        await awaiting(lambda: begin.runner._sink, 10, "the segments")
+        assert begin.runner.why_not_streaming == "16 of 16 segments wait for their first reset"
+        for resets in range(2):
+            assert not begin.runner.streaming.done()
+            begin.connector.sink.phases = ["rows" if s % 2 == resets else "writing" for s in range(SEGMENTS)]
+            await asyncio.sleep(1)
+        assert begin.runner.streaming.done()
+        await begin.stopped(work)
+
+    memory.run(run())
+
+
+def test_a_later_stop_may_have_less_time(memory: Memory, begin: Run) -> None:
+    async def run() -> None:
+        work = await begin.begun()
+        begin.connector.sink.left = 1
+        before = memory.loop.time()
+        begin.runner.ask_to_stop(50)
+        begin.runner.ask_to_stop(2)
+        begin.runner.ask_to_stop(90)
+        assert 0.9 < begin.runner.grace() <= 1.0
+        await work
+        assert memory.loop.time() - before == pytest.approx(2, abs=0.1)
+
+    memory.run(run())
+
+
 def test_it_owns_all_segments_in_a_new_epoch_once_it_is_told_to_begin(memory: Memory, begin: Run) -> None:
     async def run() -> None:
         begin.put("early", "1")

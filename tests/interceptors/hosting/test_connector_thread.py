@@ -104,8 +104,9 @@ def test_connectors_join_with_a_configuration_of_their_own_and_leave(host: Conne
         assert host._connectors == {"first": one, "second": two}
         assert [c.config["cache.name"] for c in (one, two)] == ["first", "second"]
         assert host._rest is None
-        await host.leave("first")
-        await host.leave("first")
+        for _ in range(2):
+            await host.leave("first", one)
+        await host.leave("second", one)  # a late end of one that had the name before
         assert host._connectors == {"second": two}
 
     host.spawn(work()).result(SECONDS)
