@@ -347,8 +347,9 @@ class Checker(Judge):
             self.causes.truncated.add(raw.partition)
             if record.header.kind is Kind.RESET_BEGIN and self._given_away(record.header):
                 continue  # nobody has read it, and that reset is nobody's any more
-            if self._note_loss(record):
-                seen = self.seen[record.header.segment]
+            seen = self.seen[record.header.segment]
+            # Rows of a snapshot that nobody has vouched for are sent again.
+            if self._note_loss(record, rows=seen.whole):
                 self.counts["committed in part"] += 1
                 seen.damaged, seen.lost_at = True, self.world.engine.now
                 self._lost_at = seen.lost_at
@@ -359,8 +360,8 @@ class Checker(Judge):
         """Whether the segment has another owner than the sender of this header."""
         return self._views is not None and header.epoch < self._views.rows[header.segment].epoch
 
-    def _note_loss(self, record: Record) -> bool:
-        """Notes the loss of a record that changes entries; returns whether it does."""
+    def _note_loss(self, record: Record, *, rows: bool = True) -> bool:
+        """Notes the loss of a record that changes entries; returns whether it does. `rows`: of a snapshot's, too."""
         header = record.header
         takes_back = header.kind is Kind.TOMBSTONE and record.value is not None and not self._is_sent_again(record)
         seen, now = self.seen[header.segment], self.world.engine.now
@@ -369,7 +370,7 @@ class Checker(Judge):
             return False
         source = self._codec.decode_value(record.value or b"").source if header.kind is Kind.READ else {}
         if source.get("snapshot") == "incremental":
-            if header.node == seen.active[1]:
+            if rows and header.node == seen.active[1]:
                 seen.rows_lost.append((now, seen.active))
         else:
             seen.lost.append((now, header.position if header.kind is Kind.CHANGE else (0, 0)))
