@@ -2070,9 +2070,9 @@ SHELL: Final = (
         "only the first effect of a poll is carried out",
         (
             Edit(
-                CONNECTOR,
-                "                carry_out(effect)\n",
-                "                carry_out(effect)\n                break\n",
+                EXECUTOR,
+                "            self.carry_out(effect)\n",
+                "            self.carry_out(effect)\n            break\n",
             ),
         ),
     ),

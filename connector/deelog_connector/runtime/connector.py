@@ -399,11 +399,10 @@ class Connector:
     # -- the loop -------------------------------------------------------------------------------------------------
 
     async def _drive(self) -> None:
-        core, clock, carry_out = self.core, self._port.clock, self._shell.executor.carry_out
+        core, clock, carry_out_all = self.core, self._port.clock, self._shell.executor.carry_out_all
         while True:
             self._changed.clear()
-            for effect in core.poll(clock.monotonic(), clock.time_ns() // 1000):
-                carry_out(effect)
+            carry_out_all(core.poll(clock.monotonic(), clock.time_ns() // 1000))
             self.snapshots.work(clock.monotonic())
             self._progress.look(core.primaries())
             if core.finished and not self.finished.done():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -95,6 +95,10 @@ def ask_stream(stream: StreamSide, effect: Effect) -> None:
             stream.position_read(segment, state)
 
 
+_NAMED: Final = 5
+"""The most segments that a line of the log names."""
+
+
 class Executor:
     """The executor of one shell. `carry_out` returns at once; the core gets the result later, and `wake` is called."""
 
@@ -106,9 +110,19 @@ class Executor:
         self._context, self._core, self._port = context, context.core, context.port
         self._clients, self._tasks, self._retries, self._pipeline = clients, tasks, retries, pipeline
         self._has_read = self._has_written = retries.proven
+        self._stepped_down: dict[str, list[int]] = {}
+        """Segments by reason, for one line of the log."""
+
+    def carry_out_all(self, effects: Iterable[Effect]) -> None:
+        """Begins the effects of a poll. Raises `NodeSuperseded`."""
+        for effect in effects:
+            self.carry_out(effect)
+        for reason, segments in self._stepped_down.items():
+            log.warning("segments %s: stepped down, %s", _named(segments), reason)
+        self._stepped_down.clear()
 
     def carry_out(self, effect: Effect) -> None:
-        """Begins an effect. Raises `NodeSuperseded`."""
+        """Begins one."""
         if isinstance(effect, Commit):
             self._tasks.spawn(self._commit(effect))
         elif isinstance(effect, Scan):
@@ -124,7 +138,7 @@ class Executor:
         elif isinstance(effect, Released):
             self._context.cache_side.released(effect.segment)
         elif isinstance(effect, SteppedDown):
-            log.warning("segment %d: stepped down, %s", effect.segment, effect.reason)
+            self._stepped_down.setdefault(effect.reason, []).append(effect.segment)
             self._context.cache_side.stepped_down(effect.segment, effect.reason)
         elif isinstance(effect, SnapshotRead | SnapshotRefused):
             self._context.snapshots.heard(effect)
@@ -344,3 +358,9 @@ class Executor:
                 rest.offset = reader.next_offset(partition)
                 return None
         return False, reader.caught_up
+
+
+def _named(segments: Sequence[int]) -> str:
+    """Segments for a line of the log, the first of many."""
+    first = ", ".join(map(str, sorted(segments)[:_NAMED]))
+    return first if len(segments) <= _NAMED else f"{first} and {len(segments) - _NAMED} more"

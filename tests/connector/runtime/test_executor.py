@@ -283,8 +283,8 @@ def of_a(test: Callable[[World], Any], pipeline: Any = None) -> None:
 def test_the_cache_and_the_snapshots_hear_what_is_theirs(caplog: pytest.LogCaptureFixture) -> None:
     async def test(world: World) -> None:
         read = SnapshotRead(3, 5, 1)
-        for effect in (Corrected(1, (OPERATION,)), Released(2), SteppedDown(4, "a higher claim"), read):
-            world.executor.carry_out(effect)
+        effects = (Corrected(1, (OPERATION,)), Released(2), SteppedDown(4, "a higher claim"), read)
+        world.executor.carry_out_all(effects)
         assert world.cache.calls == [
             ("corrected", 1, [OPERATION]),
             ("released", 2),
@@ -294,7 +294,24 @@ def test_the_cache_and_the_snapshots_hear_what_is_theirs(caplog: pytest.LogCaptu
         assert world.core.calls == []
 
     of_a(test)
-    assert "segment 4: stepped down, a higher claim" in caplog.messages
+    assert caplog.messages == ["segments 4: stepped down, a higher claim"]
+
+
+def test_many_that_step_down_are_one_line_for_each_reason(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(world: World) -> None:
+        for _ in range(2):
+            world.executor.carry_out_all([SteppedDown(s, f"a claim of n{s % 2}") for s in range(14)])
+        assert len(world.cache.calls) == 28
+
+    of_a(test)
+    assert (
+        caplog.messages
+        == [
+            "segments 0, 2, 4, 6, 8 and 2 more: stepped down, a claim of n0",
+            "segments 1, 3, 5, 7, 9 and 2 more: stepped down, a claim of n1",
+        ]
+        * 2
+    )
 
 
 def test_a_newer_process_ends_this_one() -> None:

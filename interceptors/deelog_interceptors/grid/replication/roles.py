@@ -179,7 +179,6 @@ class Roles:
         """The connector saw a higher claim: the segment takes no writes until the next view that promotes this node."""
         segment = self._store.segments[number]
         if segment.role is Role.PRIMARY:
-            log.warning("segment %d: stepped down: %s", number, reason)
             segment.stepped_down = True
             self._replicator.fail_pendings(segment, _LOST)
 
