@@ -73,9 +73,11 @@ def test_one_api_for_all_caches_of_a_connector(kafka: Broker, prefix: str) -> No
         captures.capture("three", caches["three"])
         for name in names:
             caches[name]["k"] = name
-        assert api.state("shop") == "PAUSED"
+        eventually(lambda: api.state("shop") == "PAUSED", 60)
         assert read_topic(kafka.bootstrap, f"{prefix}.three") == []
         api.do("PUT", f"{me}/resume")
+        for capture in captures.values():
+            capture.wait_until_streaming()
         eventually(lambda: all(captures[name].stats.unwritten == 0 for name in names), 60)
         assert api.state("shop") == "RUNNING"
         captures.release("two")
