@@ -29,10 +29,10 @@ U32, U64, I64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integer
 MEMBERS = st.from_regex(r"\A[A-Za-z0-9_-]{1,64}@[0-9]{1,13}\Z")
 TEXT = st.text(max_size=20)
 STATES: st.SearchStrategy[State] = (
-    st.builds(ClaimState, U32, MEMBERS, TEXT, TEXT, U32, U32, U32)
+    st.builds(ClaimState, U32, MEMBERS, TEXT, TEXT, U32, U32, U32, st.booleans(), U32)
     | st.builds(PositionState, U32, U64, I64, I64, I64, I64, I64, I64, TEXT, MEMBERS)
     | st.builds(ResetState, TEXT, U32, U64, TEXT, I64, MEMBERS)
-    | st.builds(ReleaseState, U32, U64, MEMBERS, st.booleans(), highest=U32)
+    | st.builds(ReleaseState, U32, U64, MEMBERS, st.booleans(), U32)
 )
 ONE_OF_EACH: list[tuple[bytes, Kind, State]] = [
     (claim_key(3, MEMBER), Kind.CLAIM_STATE, ClaimState(2, MEMBER, "p", "c", 64, 4, 9)),
