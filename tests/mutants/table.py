@@ -527,13 +527,7 @@ TAKEOVER: Final = (
         "stepped-down-and-forgotten",
         "",
         "a node steps down before a claim that only the change topic has, and as controller gives out epochs below it",
-        (
-            Edit(
-                TAKEOVERS,
-                "max(node.positions.highest_claim, epoch)  # positions may",
-                "node.positions.highest_claim  # positions may",
-            ),
-        ),
+        (Edit(TAKEOVERS, "        node.positions.claimed(epoch)  # the positions topic may have lost it\n", ""),),
         detector="scenario claim_on_the_change_topic_alone",
         because=RARE,
     ),

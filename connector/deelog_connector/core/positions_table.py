@@ -33,7 +33,7 @@ class PositionsTable:
         if record.what == "claim":
             if isinstance(state, ClaimState):
                 self.claims[segment][record.member] = state
-                self.highest_claim = max(self.highest_claim, state.epoch, state.highest)
+                self.claimed(max(state.epoch, state.highest))
             else:
                 self.claims[segment].pop(record.member, None)
         elif record.what == "position":
@@ -43,7 +43,11 @@ class PositionsTable:
         else:
             _put(self.releases, segment, state if isinstance(state, ReleaseState) else None)
             if isinstance(state, ReleaseState):
-                self.highest_claim = max(self.highest_claim, state.epoch, state.highest)
+                self.claimed(max(state.epoch, state.highest))
+
+    def claimed(self, epoch: int) -> None:
+        """An epoch was claimed, whichever topic tells of it."""
+        self.highest_claim = max(self.highest_claim, epoch)
 
     def above(self, epoch: int) -> int:
         """The highest epoch ever claimed, where that is above this one; else 0."""
@@ -51,7 +55,8 @@ class PositionsTable:
 
     def epoch_seen(self, epoch: int) -> None:
         """The change topic has records of this epoch, which this table knew nothing of; 0: it has none."""
-        self.highest_claim, self.is_lost = max(self.highest_claim, epoch), self.is_lost or epoch > 0
+        self.claimed(epoch)
+        self.is_lost = self.is_lost or epoch > 0
 
     def members(self) -> frozenset[str]:
         """Those that have claimed or released a segment."""

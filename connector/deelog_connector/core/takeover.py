@@ -154,7 +154,7 @@ class Takeover:
         if is_newer_process(member, node.member):
             node.outbox.append(Superseded(member))
             return True
-        node.positions.highest_claim = max(node.positions.highest_claim, epoch)  # positions may have lost it
+        node.positions.claimed(epoch)  # the positions topic may have lost it
         node.demote(segment.number)
         reason = f"{member} claimed epoch {epoch}, above {segment.epoch}"
         node.outbox.append(SteppedDown(segment.number, reason))
@@ -169,7 +169,7 @@ class Takeover:
         epoch = max(scan.highest_epoch, 0 if position is None else position.epoch)
         if epoch <= segment.epoch:
             return False
-        node.positions.highest_claim = max(node.positions.highest_claim, epoch)
+        node.positions.claimed(epoch)
         node.demote(segment.number)
         reason = f"there are records of epoch {epoch}, above {segment.epoch}"
         node.outbox.append(SteppedDown(segment.number, reason))

@@ -129,7 +129,7 @@ class Checker:
 
     def _count(self) -> None:
         changes, serial = self._context.changes, -1
-        while serial != self._context.changes.serial:  # else a handler of a signal has written
+        while serial != changes.serial:  # else a handler of a signal has written
             self._teller.settle(self._cache)
             serial = changes.serial
             append, size, at, number = changes.queue.append, charge("", None), time.time(), count(self._cache)

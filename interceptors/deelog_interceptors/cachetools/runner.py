@@ -305,18 +305,19 @@ class Runner:
             await asyncio.sleep(0 if drained else self._tick * (_RESTING if rests > _RESTS else 1))
 
     def _all_have_streamed(self) -> bool:
-        sink = self._sink
-        self._unstreamed = {s for s in self._unstreamed if sink is None or sink.phase(s) != "writing"}
+        assert self._sink is not None
+        self._unstreamed = self._not_writing(self._sink, self._unstreamed)
         return not self._unstreamed
 
-    def _streams(self) -> bool:
-        return self._sink is not None and all(self._sink.phase(s) == "writing" for s in range(self._segments))
+    @staticmethod
+    def _not_writing(sink: CaptureSink, segments: Iterable[int]) -> set[int]:
+        return {s for s in segments if sink.phase(s) != "writing"}
 
     async def _finish(self, connector: Connector) -> None:
         self._drain_all()
         await self._host.end(connector)
         sink, segments, late = connector.sink, range(self._segments), False
-        while not self._streams() or sink.unwritten():
+        while self._not_writing(sink, segments) or sink.unwritten():
             late = time.monotonic() > self._stop_by
             if late or connector.failure.done() or connector.halted or connector.stats.stopped:
                 break

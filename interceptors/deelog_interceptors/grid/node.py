@@ -474,7 +474,7 @@ class Node:
         self._beat_soon()
 
     def stepped_down(self, segment: int, reason: str) -> None:
-        self.roles.stepped_down(segment, reason)
+        self.roles.stepped_down(segment)
         self._beat_soon()
 
 

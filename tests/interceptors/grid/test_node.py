@@ -405,7 +405,7 @@ def test_the_connector_reads_entries_and_hands_over_what_it_writes(
         node.released(1)
         node.stepped_down(2, "why")
         assert segment.released
-        assert desk.calls == [("_beat_soon", ()), ("stepped_down", (2, "why")), ("_beat_soon", ())]
+        assert desk.calls == [("_beat_soon", ()), ("stepped_down", 2), ("_beat_soon", ())]
 
     with_node(memory, monkeypatch, test)
 

@@ -175,7 +175,7 @@ class Roles:
             self._core.release(segment.number)
             self._wake()
 
-    def stepped_down(self, number: int, reason: str) -> None:
+    def stepped_down(self, number: int) -> None:
         """The connector saw a higher claim: the segment takes no writes until the next view that promotes this node."""
         segment = self._store.segments[number]
         if segment.role is Role.PRIMARY:

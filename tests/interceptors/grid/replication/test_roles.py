@@ -102,8 +102,8 @@ def test_what_a_primary_asks_of_the_controller_and_what_a_view_takes_from_it() -
         assert list(roles.requests()) == []
         pair.a.core._segments[0].phase = Phase.WRITING
         assert [r.kind for r in roles.requests()] == [RESET_DONE]
-        pair.b.roles.stepped_down(0, "a higher claim")
-        roles.stepped_down(0, "a higher claim")
+        pair.b.roles.stepped_down(0)
+        roles.stepped_down(0)
         assert (segment.stepped_down, pair.b.segment.stepped_down) == (True, False)
         assert [r.kind for r in roles.requests()] == [STEPPED_DOWN]
         pair.view(2, A, A)
@@ -263,7 +263,7 @@ def test_a_primary_that_stepped_down_releases_nothing_and_fails_its_writers() ->
         pair.view(2, A, A, B, epoch=1)
         pending = pair.a.replicator.reply(client, b"+OK", [(segment, put(pair.a, "k", "1"))])
         assert isinstance(pending, Pending)
-        roles.stepped_down(0, "a higher claim")
+        roles.stepped_down(0)
         assert pending.reply.startswith(b"-TRYAGAIN")
         await pair.settle()
         pair.view(3, A, A, B, epoch=1, target=B)
