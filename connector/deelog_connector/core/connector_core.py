@@ -216,10 +216,6 @@ class ConnectorCore:
         """The segment's position that was read last, of whomever."""
         return self.table.positions.get(segment)
 
-    def epoch_seen(self, epoch: int) -> None:
-        """The change topic holds records of this epoch, whatever the positions topic says."""
-        self.table.epoch_seen(epoch)
-
     def primaries(self) -> Sequence[Segment]:
         """The segments that this node is primary of."""
         return list(self._primaries.values())
@@ -359,6 +355,7 @@ class ConnectorCore:
         """
         for segment in self._primaries.values():
             segment.owed = POSITIONS_LOST
+        self.table.certain.clear()
         self._transactions.reopen()
 
     def scan_ended(self, partition: int, reached: bool, at_end: bool = False) -> None:

@@ -24,8 +24,8 @@ class PositionsTable:
     releases: dict[int, ReleaseState] = field(default_factory=dict)
     highest_claim: int = 0
     """Highest epoch ever claimed; claims that were removed or released since count as well."""
-    is_lost: bool = False
-    """Whether the change topic has records of which this table knew nothing."""
+    certain: set[int] = field(default_factory=set)
+    """Segments of which a position was read since the topic was lost last."""
 
     def apply(self, record: StateRecord) -> None:
         """Takes the next record of the topic."""
@@ -38,6 +38,7 @@ class PositionsTable:
                 self.claims[segment].pop(record.member, None)
         elif record.what == "position":
             _put(self.positions, segment, state if isinstance(state, PositionState) else None)
+            (self.certain.add if isinstance(state, PositionState) else self.certain.discard)(segment)
         elif record.what == "reset":
             _put(self.resets, segment, state if isinstance(state, ResetState) else None)
         else:
@@ -52,11 +53,6 @@ class PositionsTable:
     def above(self, epoch: int) -> int:
         """The highest epoch ever claimed, where that is above this one; else 0."""
         return self.highest_claim if self.highest_claim > epoch else 0
-
-    def epoch_seen(self, epoch: int) -> None:
-        """The change topic has records of this epoch, which this table knew nothing of; 0: it has none."""
-        self.claimed(epoch)
-        self.is_lost = self.is_lost or epoch > 0
 
     def members(self) -> frozenset[str]:
         """Those that have claimed or released a segment."""
@@ -77,7 +73,8 @@ class PositionsTable:
         release = self.releases.get(segment)
         released = (release.epoch, release.member) if release else None
         position, reset = self.positions.get(segment), self.resets.get(segment)
-        return PositionsView(self.claimants(segment), position, reset, released, self.spares(segment))
+        certain = segment in self.certain
+        return PositionsView(self.claimants(segment), position, reset, released, self.spares(segment), certain)
 
     def holds(self, segment: int, state: State) -> bool:
         """Whether this is the last state of its key that was read."""

@@ -6,7 +6,7 @@ docs/decisions.md, "Decisions are functions".
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 from deelog_connector.core.history import History
@@ -42,6 +42,26 @@ def foreign(
     """
     mine = node_id_of(member), spare
     return frozenset(m for _, m in claimants if (node_id_of(m), m in spares) != mine)
+
+
+def epoch_in_use(
+    writers: Mapping[int, str], position: PositionState | None, is_certain: bool, epoch: int, member: str
+) -> int:
+    """The epoch of records before which `member` steps down with its own of `epoch`; 0 where it may go on.
+
+    One above its own, or its own where somebody else has written in it: readers drop what is below a position that they
+    have. Of such an owner no claim is left where the positions topic was lost. `writers`: see `SegmentScan`;
+    `is_certain`: whether `position` is, see `PositionsView`.
+    """
+    found = dict(writers)
+    if position is not None and not found.get(position.epoch):  # the change topic may have lost what it tells of
+        found[position.epoch] = position.member
+    highest = max(found, default=0)
+    if highest != epoch:
+        return highest if highest > epoch else 0
+    # Without a certain position the read began before one's own ACTIVE: what is before that is somebody else's.
+    is_own = found[epoch] == member or (not found[epoch] and is_certain)
+    return 0 if is_own else epoch
 
 
 class ReadStart(NamedTuple):

@@ -84,15 +84,16 @@ class SegmentScan:
     unverified_from: int | None = None
     """Where the leader has changed since the last position, the offset from which nobody has looked since: all that is
     inherited must be found, and all of a reset that begins there."""
-    highest_epoch: int = 0
-    """Of all records."""
+    writers: dict[int, str] = field(default_factory=dict)
+    """By the epoch of the records the member that wrote in it; empty where none of them says so."""
     spares: set[str] = field(default_factory=set)
     """The members that have claimed, or are active, with their spare producers."""
 
     def apply(self, record: ScannedRecord) -> None:
         """Folds the segment's next record."""
         kind, control = record.kind, record.control
-        self.highest_epoch = max(self.highest_epoch, record.epoch)
+        if kind is Kind.ACTIVE or (record.epoch not in self.writers and kind is not Kind.CLAIM):
+            self.writers[record.epoch] = control.get("member", "")
         if kind in (Kind.CLAIM, Kind.ACTIVE):
             (self.spares.add if control.get("spare") else self.spares.discard)(control["member"])
         if kind is Kind.CLAIM:
@@ -224,6 +225,11 @@ class SegmentScan:
         if reset.offset >= 0 and reset not in again:
             again.append(reset)
         return again
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no operation was read, within the history or beyond it."""
+        return self.written is None and self.ahead == (0, 0)
 
     @property
     def is_truncated(self) -> bool:

@@ -110,6 +110,9 @@ class PositionsView:
     """The member of the last release, and the epoch of the claim that it ended."""
     spares: frozenset[str] = frozenset()
     """The members that have claimed with their spare producers."""
+    is_certain: bool = False
+    """Whether the position was read since the topic was lost last. Who wrote it had made sure that no record is of a
+    higher epoch, or of another member in its own; without one there may be any."""
 
     @property
     def ranked(self) -> frozenset[Claimant]:

@@ -15,6 +15,7 @@ from deelog_connector.core.effects import Correct, Corrected, Count, Decided, Pl
 from deelog_connector.core.ledger import Inherited
 from deelog_connector.core.replica import Replica
 from deelog_connector.core.rules import (
+    epoch_in_use,
     is_overtaken,
     outranking,
     to_correct,
@@ -22,7 +23,7 @@ from deelog_connector.core.rules import (
     where_to_read,
 )
 from deelog_connector.core.scan import SegmentScan, reason_to_reset
-from deelog_connector.core.segment import POSITIONS_LOST, Counted, Phase, Segment
+from deelog_connector.core.segment import Counted, Phase, Segment
 from deelog_connector.core.settings import StreamState
 from deelog_connector.core.state import NodeState
 from deelog_schemas.header import Kind
@@ -137,7 +138,7 @@ class Takeover:
         scan, known = segment.scan, segment.known
         assert scan is not None
         # CHECK claim-then-look
-        if self._step_down(segment, known.ranked | scan.claims):
+        if self._step_down(segment, known.ranked | scan.claims) or self._is_superseded(segment, scan):
             return
         member = self._node.member
         segment.victims = to_fence(known.claims | scan.claims, member)
@@ -154,26 +155,22 @@ class Takeover:
         if is_newer_process(member, node.member):
             node.outbox.append(Superseded(member))
             return True
-        node.positions.claimed(epoch)  # the positions topic may have lost it
-        node.demote(segment.number)
-        reason = f"{member} claimed epoch {epoch}, above {segment.epoch}"
-        node.outbox.append(SteppedDown(segment.number, reason))
+        self._give_way(segment, epoch, f"{member} claimed epoch {epoch}, not below {segment.epoch}")
         return True
 
     def _is_superseded(self, segment: Segment, scan: SegmentScan) -> bool:
-        """Steps down before records of a higher epoch, whose claim is lost: readers drop what is written below them.
+        """Steps down before records of somebody whose claim is lost."""
+        known, member = segment.known, self._node.member
+        epoch = epoch_in_use(scan.writers, known.position, known.is_certain, segment.epoch, member)
+        if epoch:
+            self._give_way(segment, epoch, f"there are records of epoch {epoch}, not below {segment.epoch}")
+        return epoch > 0
 
-        Where the change topic has lost them too, the position that was written with them tells of it.
-        """
-        node, position = self._node, segment.known.position
-        epoch = max(scan.highest_epoch, 0 if position is None else position.epoch)
-        if epoch <= segment.epoch:
-            return False
-        node.positions.claimed(epoch)
+    def _give_way(self, segment: Segment, epoch: int, reason: str) -> None:
+        node = self._node
+        node.positions.claimed(epoch)  # the positions topic may have lost it
         node.demote(segment.number)
-        reason = f"there are records of epoch {epoch}, above {segment.epoch}"
         node.outbox.append(SteppedDown(segment.number, reason))
-        return True
 
     # -- read -----------------------------------------------------------------------------------------------------
 
@@ -185,15 +182,14 @@ class Takeover:
             self._node.outbox.append(Count(segment.number, segment.generation, segment.known.position))
             return
         scan = segment.scan = SegmentScan(segment.history)
-        if segment.owed is not None:
-            # A reset comes anyway; read on from the end that was known before. Where claims are lost, whoever took over
-            # since has written behind the last position.
-            if segment.owed == POSITIONS_LOST:
-                position = segment.known.position
-                segment.scan_next = min(segment.scan_next, position.read_from if position is not None else 0)
-            return
         changes, ledger = self._node.changes, segment.ledger
         position, reset = segment.known.position, segment.known.reset
+        if not segment.known.is_certain:
+            # Where claims are lost, whoever took over since has written behind the last position.
+            behind = position.read_from if position and position.topic_id == changes.topic_id else 0
+            segment.scan_next = min(segment.scan_next, behind)
+        if segment.owed is not None:  # a reset comes anyway; read on from the end that was known before
+            return
         ledger.read_from = ledger.leader_epoch = -1
         start = where_to_read(segment.history, segment.epoch, position, reset, changes.topic_id)
         segment.owed = start.owed
@@ -304,7 +300,7 @@ class Takeover:
         unwritten = log.after(written, segment.last_sequence, 1)
         if reason is None and is_overtaken(unwritten[0].position if unwritten else None, scan.ahead):
             reason = "phantom_ahead"
-        in_kafka = known.position is not None or known.reset is not None or self._node.positions.is_lost
+        in_kafka = known.position is not None or known.reset is not None or not scan.is_empty
         lost = reason is not None and (in_kafka or reason not in _SNAPSHOTS or segment.log.complete_from > 1)
         # No mode holds back what repairs a loss.
         first = segment.number not in self._node.reset_here

@@ -47,8 +47,6 @@ class Readers:
             clients.brokers, config.topics.positions, config["topic.creation.default.partitions"], context.positions
         )
         self._recreated = ""
-        self._claims_lost = False
-        """Whether the positions topic was lost before it was read."""
         self._unwritable = frozenset[int]()
         """Partitions of the change topic that took no records at the last look."""
         self._aborting: asyncio.Task[None] | None = None
@@ -147,7 +145,6 @@ class Readers:
             if lost:
                 # What was noticed so far counts once. A topic that is made again from here on has lost the new claims.
                 self._recreated = ""
-                self._claims_lost |= not caught_up.is_set()
                 log.error("%s: all segments are claimed anew and reset", lost)
                 self._core.positions_lost()
                 self._context.wake()
@@ -225,29 +222,6 @@ class Readers:
             )
 
     # -- the change topic -----------------------------------------------------------------------------------------
-
-    async def read_epochs(self) -> None:
-        """Where the positions topic knows of no claim, passes the core the epochs of the change topic.
-
-        Without them a cache that comes back after its positions were lost would write in epoch 1, and readers drop what
-        is below a position that they know.
-        """
-        if self._core.highest_claim() and not self._claims_lost:
-            return
-        topic = self._clients.config.topics.changes
-        ends = await self._clients.brokers.ends(topic, range(self._core.settings.partitions))
-        if not any(end.offset for end in ends):
-            return
-        log.warning("no claim is known, and %s has records: they are read once for their epochs", topic)
-        epochs = await self._clients.scanning(self._epochs)
-        self._core.epoch_seen(max(epochs, default=0))
-
-    async def _epochs(self, reader: Reader) -> set[int]:
-        await reader.seek(dict.fromkeys(range(self._core.settings.partitions), BEGINNING))
-        epochs = set[int]()
-        while not reader.caught_up:
-            epochs.update(decode(*raw).header.epoch for raw in await reader.read(POLL_SECONDS))
-        return epochs
 
     async def watch(self) -> None:
         """Reads topic ids, end offsets and leader epochs every second, to detect lost records."""

@@ -66,7 +66,6 @@ class Shell:
             caught_up.cancel()
         if self.tasks.failure.done():
             self.tasks.failure.result()
-        await self.retries.reading(self._readers.read_epochs)
         await self._readers.follow_signals()
         self.tasks.spawn(self._readers.watch_others())
         self.retries.proven = True

@@ -44,7 +44,7 @@ def test_the_view_of_a_segment() -> None:
     table.apply(StateRecord("reset", 0, "", RESET))
     table.apply(StateRecord("release", 0, "", ReleaseState(5, 9, "n3@2", known=True)))
     known = table.known(0)
-    assert known == PositionsView(frozenset({(1, "n0@1")}), POSITION, RESET, (5, "n3@2"))
+    assert known == PositionsView(frozenset({(1, "n0@1")}), POSITION, RESET, (5, "n3@2"), is_certain=True)
     assert known.ranked == {(1, "n0@1"), (5, "n3@2")}
     for what in ("position", "reset", "release"):
         table.apply(StateRecord(what, 0, "", None))

@@ -7,6 +7,7 @@ import pytest
 from deelog_connector.core.history import History
 from deelog_connector.core.rules import (
     ReadStart,
+    epoch_in_use,
     foreign,
     holds_all_after,
     is_overtaken,
@@ -53,6 +54,36 @@ def test_every_other_claimant_is_fenced_but_the_producer_of_ones_own_node_is_fen
 
 def position(epoch: int, sequence: int, topic_id: str = "t") -> PositionState:
     return PositionState(epoch, sequence, 40, sequence, 0, 0, 12, 0, topic_id, "n1@1")
+
+
+@pytest.mark.parametrize(
+    ("writers", "state", "certain", "epoch"),
+    [
+        ({}, None, False, 0),
+        ({6: "n1@9", 2: ""}, None, False, 0),
+        ({7: ME}, None, False, 0),
+        ({7: "n1@9"}, None, False, 7),  # another's of the same epoch, whose claim is lost
+        ({7: "n1@9"}, None, True, 7),
+        ({7: "n0@4"}, None, False, 7),
+        ({7: ""}, None, False, 7),  # before one's own ACTIVE: it is the writer's that is gone
+        ({7: ""}, None, True, 0),
+        ({8: ME}, None, True, 8),
+        ({9: "", 8: "n1@9", 7: ME}, None, False, 9),
+        ({}, position(7, 3), False, 7),
+        ({}, position(8, 3), True, 8),
+        ({}, position(6, 3), True, 0),
+        ({}, position(7, 3)._replace(member=ME), False, 0),
+        ({7: ""}, position(7, 3)._replace(member=ME), False, 0),
+        ({7: ""}, position(7, 3), True, 7),
+        ({7: ME}, position(7, 3), False, 0),  # it was read before the own ACTIVE was
+    ],
+)
+def test_the_records_before_which_a_member_steps_down(
+    writers: dict[int, str], state: PositionState | None, certain: bool, epoch: int
+) -> None:
+    before = dict(writers)
+    assert epoch_in_use(writers, state, certain, 7, ME) == epoch
+    assert writers == before
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,26 @@ def claim(scan: SegmentScan, kind: Kind, epoch: int, member: str) -> None:
     scan.apply(ScannedRecord(0, kind, 0, epoch, 0, b"", {"epoch": epoch, "member": member}))
 
 
+def test_who_wrote_in_an_epoch_is_who_was_active_in_it() -> None:
+    scan = read(SegmentScan(()), (Kind.CHANGE, 3, 1, b"k"))
+    assert (scan.writers, scan.is_empty) == ({3: ""}, False)
+    claim(scan, Kind.CLAIM, 4, "n1@1")
+    assert scan.writers == {3: ""}  # who claims has written nothing yet
+    claim(scan, Kind.ACTIVE, 4, "n1@1")
+    claim(scan, Kind.RELEASE, 5, "n2@1")
+    claim(scan, Kind.ACTIVE, 3, "n3@1")
+    read(scan, (Kind.CHANGE, 3, 2, b"k"), (Kind.READ, 6, 2, b"k"))
+    assert scan.writers == {3: "n3@1", 4: "n1@1", 5: "n2@1", 6: ""}
+
+
+def test_markers_alone_are_no_operations() -> None:
+    scan = SegmentScan(())
+    claim(scan, Kind.CLAIM, 4, "n1@1")
+    claim(scan, Kind.ACTIVE, 4, "n1@1")
+    assert scan.is_empty
+    assert not read(SegmentScan(((4, 3),)), (Kind.CHANGE, 4, 1, b"k")).is_empty
+
+
 def test_an_active_ends_lower_claims_and_a_release_its_members() -> None:
     scan = SegmentScan(HISTORY)
     claim(scan, Kind.CLAIM, 1, "n0@1")

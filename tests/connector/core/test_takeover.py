@@ -102,6 +102,36 @@ def test_an_owner_that_was_superseded_steps_down_though_the_claim_is_lost() -> N
     assert world.reader(1).resets[-1] == "positions_lost"
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_who_takes_an_epoch_that_another_has_written_in_steps_down(told: bool) -> None:
+    """`told`: where the positions topic was lost, another segment's claim is all that is known of epochs."""
+    world, (n0, n1) = started()
+    world.own(0, n1)
+    world.settle()
+    taken = world.epoch
+    world.put(key_of(0), b"b", at=n1, acked=False)
+    n1.core.acked(0, 1)
+    world.settle(n1)
+    n1.core.release(0)
+    world.settle(n1)
+    world.crash(n1)
+    world.broker.recreate(POSITIONS)
+    if told:
+        n0.core.demote(0)
+        n0.tails = dict.fromkeys(range(PARTITIONS), 0)
+        n0.core.positions_lost()
+        world.settle(n0)
+    n2 = world.nodes["n2"] = world.start("n2")
+    n2.core.promote(0, taken)
+    world.settle(n2)
+    assert [e.segment for e in n2.announced(SteppedDown)] == [0]
+    n2.core.promote(0, taken + 1)
+    n2.core.acked(0, n2.core.last_sequence(0))
+    world.settle(n2)
+    assert n2.core.phase(0) == "writing"
+    assert world.reader(0).repeats == 0
+
+
 def test_claim_before_fence_and_a_lower_claim_that_comes_late() -> None:
     world, (_n0, n1) = started(3)
     n2 = world.nodes["n2"]
@@ -415,7 +445,6 @@ def test_a_cache_that_comes_back_after_its_positions_were_lost_is_reset(mode: Sn
         del world.broker.logs[POSITIONS, partition]
     world.broker.create(POSITIONS, PARTITIONS)
     again = world.nodes["n0"] = world.start("n0")
-    again.core.epoch_seen(world.epoch)
     world.own_all(again, must_reset="start")
     world.settle()
     assert world.reader(0).resets[-1] == "start"
@@ -837,7 +866,7 @@ def test_a_higher_claim_seen_while_writing_ends_it_though_nobody_was_fenced() ->
     n0.core.state_read(StateRecord("claim", 0, "stranger@7", state))
     world.settle()
     assert [(e.segment, e.reason) for e in n0.announced(SteppedDown)] == [
-        (0, "stranger@7 claimed epoch 9, above 1"),
+        (0, "stranger@7 claimed epoch 9, not below 1"),
     ]
     assert (n0.core.phase(0), n0.core.phase(1)) == ("idle", "writing")
     assert world.fences == []

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from deelog_connector.core.effects import Cause, OperationsItem, StateItem
+from deelog_connector.core.effects import Cause, StateItem
 from deelog_connector.core.segment import Phase
 from deelog_connector.core.state import KnownTopic
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, MapError
@@ -26,7 +26,6 @@ from deelog_schemas.envelope import JsonCodec
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import Kind
 from deelog_schemas.keys import claim_key, position_key
-from deelog_schemas.operation import Operation, Reason
 from deelog_schemas.positions import ClaimState, PositionState, State
 from tests.connector.cache import config_of, run
 
@@ -161,9 +160,6 @@ class Core:
 
     def highest_claim(self) -> int:
         return self.epoch
-
-    def epoch_seen(self, epoch: int) -> None:
-        self.epoch = epoch
 
     def session_lost(self) -> None:
         self.session_losses += 1
@@ -510,14 +506,6 @@ def test_positions_that_are_made_again_during_a_start_are_read_from_their_beginn
         second.behind = 0
         await caught_up.wait()
 
-        async def scanning(scan: object) -> set[int]:
-            return {9}
-
-        vars(world.clients)["scanning"] = scanning
-        world.core.epoch = 3  # of the former topic, and perhaps not its highest: the change topic is asked
-        await world.readers.read_epochs()
-        assert world.core.epoch == 9
-
     of_a(test)
 
 
@@ -539,37 +527,6 @@ def test_positions_that_were_made_again_or_are_gone_are_told_once(now: str, capl
     of_a(test)
     text = "p.c.positions was deleted and made again: all segments are claimed anew and reset"
     assert caplog.messages.count(text) == 1
-
-
-def change(epoch: int, offset: int) -> InRecord:
-    operation = Operation(epoch, 5, Reason.PUT, b"k", b"v", None, 1, False)
-    (made,) = ENCODER.records([OperationsItem(3, 1, [operation])])
-    return InRecord(made.topic, 1, offset, made.key, made.value, cast("Any", made.headers))
-
-
-def test_without_a_claim_the_epochs_of_the_change_topic_are_read() -> None:
-    async def test(world: World) -> None:
-        reader = Reader("p.c", {})
-        reader.behind = 2
-        reader.batches.put_nowait([change(4, 0), change(9, 1)])
-        reader.batches.put_nowait([change(7, 2)])
-
-        async def scanning(scan: Callable[[Any], Awaitable[Any]]) -> Any:
-            return await scan(reader)
-
-        async def seek(offsets: Mapping[int, int]) -> None:
-            assert offsets == {0: BEGINNING, 1: BEGINNING}
-
-        vars(world.clients)["scanning"], vars(reader)["seek"] = scanning, seek
-        world.core.epoch = 3
-        await world.readers.read_epochs()
-        assert world.clients.brokers.asked == 0
-        world.core.epoch = 0
-        await world.readers.read_epochs()
-        assert world.core.epoch == 9
-        assert reader.caught_up
-
-    of_a(test)
 
 
 # -- signals --------------------------------------------------------------------------------------------------------
