@@ -581,8 +581,15 @@ TAKEOVER: Final = (
         "look-passed-over",
         "claim-then-look",
         "a node whose claim is outranked goes on to fence and write",
-        (Edit(TAKEOVERS, "if self._step_down(segment, known.ranked | scan.claims) or self", "if self"),),
-        faults=("pause",),
+        (
+            Edit(
+                TAKEOVERS,
+                "if self._step_down(segment, known.ranked | scan.claims) or self._is_superseded(segment, scan):",
+                "if False:",
+            ),
+        ),
+        detector="pytest tests/connector/core/test_takeover.py -k claim_then_look",
+        because=ONE_CASE,
     ),
     Mutant(
         "end-is-the-end",
@@ -1802,8 +1809,8 @@ SHELL: Final = (
         "",
         "an old owner that stood still resets its segment in its old epoch once the positions topic is made again",
         (Edit(TAKEOVERS, "        if self._is_superseded(segment, scan):", "        if False:"),),
-        detector="pytest tests/proof/simulation/test_scenarios.py -k superseded_and_positions_lost",
-        because="a node must stand still from before a takeover to the moment when the positions are lost",
+        detector="pytest tests/connector/core/test_two_faults.py -k superseded",
+        because=ONE_CASE,
     ),
     Mutant(
         "read-on-though-positions-are-lost",
@@ -2285,20 +2292,6 @@ SHELL: Final = (
                 SEGMENT,
                 "        if self.owed != POSITIONS_LOST:\n            self.owed = reason\n",
                 "        self.owed = reason\n",
-            ),
-        ),
-        detector="pytest tests/connector/core/test_two_faults.py -k superseded",
-        because=ONE_CASE,
-    ),
-    Mutant(
-        "superseded-only-while-owed",
-        "",
-        "records of a higher epoch are looked at only where the loss of the positions is owed",
-        (
-            Edit(
-                TAKEOVERS,
-                "        if self._is_superseded(segment, scan):\n",
-                "        if segment.owed == POSITIONS_LOST and self._is_superseded(segment, scan):\n",
             ),
         ),
         detector="pytest tests/connector/core/test_two_faults.py -k superseded",
