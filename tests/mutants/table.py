@@ -588,7 +588,7 @@ TAKEOVER: Final = (
                 "if False:",
             ),
         ),
-        detector="pytest tests/connector/core/test_takeover.py -k claim_then_look",
+        detector="pytest tests/connector/core/test_takeover.py -k lower_claim_that_comes_late",
         because=ONE_CASE,
     ),
     Mutant(
