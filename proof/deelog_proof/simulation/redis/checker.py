@@ -90,7 +90,8 @@ class RedisChecker(Judge):
         super().__init__(world.engine)
         self.world = world
         self._codec = JsonCodec(CHANGES, "redis", "p", "c")
-        self._offsets: Counter[tuple[str, int]] = Counter()
+        self._offsets: Counter[Log] = Counter()
+        """A topic that is made again has other logs."""
         """How far each partition of both topics is read."""
         self.readers: dict[int, SegmentReader] = {}
         """Of the segments that have records."""
@@ -168,8 +169,8 @@ class RedisChecker(Judge):
         """The last stable offset of a partition moved."""
         if log.topic not in (CHANGES, POSITIONS):
             return
-        place, take = (log.topic, log.partition), self._record if log.topic == CHANGES else self._state
-        records, self._offsets[place] = log.read(self._offsets[place], 1_000_000)
+        take = self._record if log.topic == CHANGES else self._state
+        records, self._offsets[log] = log.read(self._offsets[log], 1_000_000)
         for raw in records:
             try:
                 take(raw)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from deelog_proof.memory.broker import Kafka
 from deelog_proof.memory.engine import Engine
 from deelog_proof.memory.redis_server import Saved
 from deelog_proof.simulation.hosted import Hosted
@@ -18,6 +19,7 @@ class RedisContext(Protocol):
     """One run's servers and connectors."""
 
     engine: Engine
+    kafka: Kafka
     segments: int
     partitions: int
     shards: int

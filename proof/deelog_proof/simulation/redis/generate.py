@@ -23,6 +23,7 @@ FAULTS: Final[dict[str, tuple[str, ...]]] = {
     "slots": ("move", "move", "abort"),
     "leave": ("leave",),
     "partition": ("away",),
+    "log": ("recreate_positions",),
 }
 """Kinds of faults by the name that `--faults` gives them."""
 HINDRANCES: Final = (
@@ -75,13 +76,17 @@ def generate(seed: int, steps: int = 3000, faults: Sequence[str] = tuple(FAULTS)
     writer = _Writer(chance, settings, seconds)
     for _ in range(int(seconds * 60)):
         writer.command(chance.uniform(0, seconds))
-    allowed = chance.sample(list(faults), k=chance.randrange(1, len(faults) + 1)) if faults else []
+    others = [name for name in faults if name != "log"]
+    allowed = chance.sample(others, k=chance.randrange(1, len(others) + 1)) if others else []
     kinds = [verb for name in allowed for verb in FAULTS[name] if settings["shards"] > 1 or name != "slots"]
     for _ in range(max(2, int(seconds * chance.choice((1, 3, 6)))) if kinds else 0):
         writer.plot(kinds)
     for _ in range(chance.choice((1, 3)) if "move" in kinds else 0):
         writer.fault("move", chance.uniform(0.1, seconds))
-    # A stream of its own: the rest of a seed does not depend on it.
+    # Streams of their own: the rest of a seed does not depend on them.
+    losses = random.Random(f"redis log {seed}")
+    for _ in range(losses.choice((0, 0, 0, 1, 2)) if "log" in faults else 0):
+        writer.add(losses.uniform(0.1, seconds), "recreate_positions")
     writer.chance = random.Random(f"redis moments {seed}")
     for _ in range(writer.chance.choice((0, 0, 1, 3, 6)) if kinds else 0):
         writer.aim(kinds)

@@ -12,6 +12,7 @@ from typing import Final
 from deelog_proof.memory.redis_keyspace import WRITES
 from deelog_proof.simulation import common_verbs
 from deelog_proof.simulation.common_verbs import LACKS, live, moment
+from deelog_proof.simulation.context import POSITIONS
 from deelog_proof.simulation.language import Language, Settings, Verbs, numbered, on_or_off, one_of, whole
 from deelog_proof.simulation.redis.beside import Beside
 from deelog_proof.simulation.redis.context import RedisContext
@@ -147,6 +148,12 @@ def trim(cluster: RedisContext, name: str, count: str) -> bool:
         return False
     server.redis.stream.trim(int(count))
     return True
+
+
+@_verb()
+def recreate_positions(cluster: RedisContext) -> None:
+    """The positions topic is made again."""
+    cluster.kafka.recreate(POSITIONS)
 
 
 def _write(cluster: RedisContext, name: str, words: Sequence[str]) -> bool:
