@@ -60,7 +60,7 @@ def captured_class(
     """
     teller = Teller(context, expiry)
     # Keys of a class that overrides a method are `KnownKeys`.
-    as_is = isinstance(context.keys, PlainKeys) and context.values.plain
+    as_is = isinstance(context.keys, PlainKeys) and context.keys.plain and context.values.plain
     if expiry is None and as_is and context.trace is None and context.skipped is None:
         setitem = _short_setitem(base, context, teller)
     else:
@@ -204,7 +204,8 @@ def _short_setitem(base: type[AnyCache], context: CaptureContext, teller: Teller
 
 def _text_keys(context: CaptureContext) -> Any:
     """`str` where an ASCII key is its own raw key and tracing is off; otherwise a value that no key's type equals."""
-    return str if isinstance(context.keys, PlainKeys) and context.keys.text and context.trace is None else None
+    keys = context.keys
+    return str if isinstance(keys, PlainKeys) and keys.text and keys.plain and context.trace is None else None
 
 
 def _setitem(base: type[AnyCache], context: CaptureContext, teller: Teller) -> Callable[..., None]:

@@ -14,6 +14,7 @@ import cachetools.keys
 import orjson
 
 from deelog_interceptors.cachetools.errors import NotCapturable
+from deelog_schemas.json_text import json_problem
 from deelog_schemas.keys import RESERVED_PREFIX
 
 Raw = str | bytes
@@ -58,7 +59,9 @@ class PlainKeys:
 
     def __init__(self, format_name: str) -> None:
         self.known: Mapping[Any, object] | None = None
-        self.text = format_name != "bytes"
+        self.text, self._is_json = format_name != "bytes", format_name == "json"
+        self.plain = not self._is_json
+        """Whether text and bytes are taken as they are."""
         self._type = str if self.text else bytes
 
     def prepare(self, key: Any) -> Raw:
@@ -76,7 +79,7 @@ class PlainKeys:
         raw = _plain(key, "key")
         if encoded(raw).startswith(RESERVED_PREFIX):
             raise _reserved()
-        return raw
+        return _json_text(raw, "key") if self._is_json else raw
 
     def stored(self, key: Any, raw: Raw) -> None:
         """Nothing to keep: a key's raw form follows from the key."""
@@ -167,13 +170,17 @@ class Values:
     """The values of one cache: text or bytes by `cache.value.format`, or anything by a serializer."""
 
     def __init__(self, format_name: str, serializer: Serializer | None) -> None:
-        self.text = format_name != "bytes"
+        self.text, self._is_json = format_name != "bytes", format_name == "json" and serializer is not _json
         self._serialize = serializer
-        self.plain = serializer is None
+        self.plain = serializer is None and not self._is_json
         """Whether text and bytes are taken as they are."""
 
     def prepare(self, value: Any) -> Raw:
         """The raw value; raises `NotCapturable`."""
+        raw = self._raw(value)
+        return _json_text(raw, "value") if self._is_json else raw
+
+    def _raw(self, value: Any) -> Raw:
         if self._serialize is not None:
             raw = _serialized(self._serialize, value, "value")
             return _utf8(raw, "value") if self.text else raw
@@ -192,9 +199,11 @@ def keys_of(format_name: str, serializer: str | Serializer | None) -> Keys:
     if serializer is None:
         return PlainKeys(format_name)
     function = _json_key if serializer == "json" else named(serializer)
-    if format_name != "bytes":
-        return SerializedKeys(lambda key: _utf8(_serialized(function, key, "key"), "key"))
-    return SerializedKeys(function)
+    if format_name == "bytes":
+        return SerializedKeys(function)
+    if format_name == "json" and function is not _json_key:
+        return SerializedKeys(lambda key: encoded(_json_text(_serialized(function, key, "key"), "key")))
+    return SerializedKeys(lambda key: _utf8(_serialized(function, key, "key"), "key"))
 
 
 def named(serializer: str | Serializer) -> Serializer:
@@ -273,6 +282,14 @@ def _utf8(raw: Raw, what: str) -> bytes:
                 f"set cache.{what}.format=bytes to capture it as it is"
             ) from error
     return frozen
+
+
+def _json_text(raw: Raw, what: str) -> Raw:
+    if problem := json_problem(raw):
+        raise NotCapturable(
+            f"{what} {_shown(raw)} is not JSON ({problem}): set cache.{what}.format=string to capture it as text"
+        )
+    return raw
 
 
 def _reserved() -> NotCapturable:

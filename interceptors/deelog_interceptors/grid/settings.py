@@ -41,8 +41,8 @@ class Settings:
     acks_all: bool
     before_full: bool
     changes_only: bool
-    text_keys: bool
-    text_values: bool
+    key_format: str
+    value_format: str
     entry_limit: EntryLimit
     failure_timeout: float
     session_timeout: float
@@ -86,8 +86,8 @@ class Settings:
             acks_all=config["cache.acks"] == "all",
             before_full=config["before.image"] == "full",
             changes_only=config["skip.messages.without.change"],
-            text_keys=config["cache.key.format"] != "bytes",
-            text_values=config["cache.value.format"] != "bytes",
+            key_format=config["cache.key.format"],
+            value_format=config["cache.value.format"],
             entry_limit=EntryLimit.of(config),
             failure_timeout=timeouts[1],
             session_timeout=timeouts[0],

@@ -134,9 +134,11 @@ group("capture", "Capture",
         doc="What `before` holds in updates and deletes: the key alone, or the whole entry where the cache can give "
             "it. `full` puts two values into one record: allow half as much in `max.entry.bytes`."),
     Field("cache.key.format", ENUM, "string", allowed=("string", "json", "bytes"),
-        doc="What keys are. With `string`, a key that is not UTF-8 is refused at the write."),
+        doc="What keys are. With `string`, a key that is not UTF-8 is refused at the write; with `json` also one that "
+            "is no JSON, has a number beyond a double, or more than 500 levels."),
     Field("cache.value.format", ENUM, "string", allowed=("string", "json", "bytes"),
-        doc="What values are. With `string`, a value that is not UTF-8 is refused at the write."),
+        doc="What values are. With `string`, a value that is not UTF-8 is refused at the write; with `json` also one "
+            "that is no JSON, has a number beyond a double, or more than 500 levels."),
     Field("binary.handling.mode", ENUM, "bytes", allowed=("bytes", "base64", "base64-url-safe", "hex"),
         doc="How keys and values of format `bytes` are written: as Connect's type bytes (base64 in JSON), or as text "
             "in one of these encodings."),

@@ -93,7 +93,7 @@ class Bytes(bytes):
     ("format_name", "key", "raw"),
     [
         ("string", "a", "a"),
-        ("json", "ä", "ä".encode()),
+        ("json", '"ä"', '"ä"'.encode()),
         ("string", Text("a"), "a"),
         ("bytes", b"\xff", b"\xff"),
         ("bytes", Bytes(b"a"), b"a"),
@@ -208,6 +208,25 @@ def test_a_value_is_text_or_bytes_or_what_the_serializer_makes_of_it(
 def test_a_value_that_cannot_be_captured_says_why(serializer: Any, value: Any, words: str) -> None:
     with pytest.raises(NotCapturable, match=words):
         Values("string", serializer).prepare(value)
+
+
+@pytest.mark.parametrize("text", ["abc", "{'a':1}", "NaN", "1e400", "[1,]", ""])
+@pytest.mark.parametrize("made", [False, True])
+def test_what_is_to_be_json_is_looked_at(text: str, made: bool) -> None:
+    """`made`: by a function, which may return anything. Transforms could not read it, when it is written already."""
+    values, keys = Values("json", str if made else None), keys_of("json", str if made else None)
+    with pytest.raises(NotCapturable, match=r"value .* is not JSON \(.*\): set cache.value.format=string to capture"):
+        values.prepare(text)
+    with pytest.raises(NotCapturable, match=r"key .* is not JSON \(.*\): set cache.key.format=string to capture"):
+        keys.prepare(text)
+    good = '{"a":[1]}'
+    assert (encoded(values.prepare(good)), encoded(keys.prepare(good))) == (good.encode(), good.encode())
+    assert not values.plain
+
+
+def test_what_is_no_json_in_another_format_is_text() -> None:
+    assert (Values("string", None).prepare("abc"), keys_of("string", None).prepare("abc")) == ("abc", "abc")
+    assert Values("json", named("json")).prepare({"a": float("nan")}) == b'{"a":null}'
 
 
 def test_an_error_of_ones_own_serializer_is_left_as_it_is() -> None:

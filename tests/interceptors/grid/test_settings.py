@@ -42,8 +42,8 @@ def test_addresses_and_names() -> None:
     [
         ("cache.backups", "2", {"copies": 3}),
         ("cache.max.entries", "401", {"capacity": 100}),
-        ("cache.key.format", "bytes", {"text_keys": False}),
-        ("cache.value.format", "bytes", {"text_values": False}),
+        ("cache.key.format", "bytes", {"key_format": "bytes"}),
+        ("cache.value.format", "json", {"value_format": "json"}),
     ],
 )
 def test_a_field_is_that_setting(field: str, value: str, settings: dict[str, object]) -> None:

@@ -17,6 +17,7 @@ from deelog_interceptors.grid.resp.commands import (
     command,
     integer_of,
 )
+from deelog_schemas.json_text import json_problem
 from deelog_schemas.keys import RESERVED_PREFIX
 
 _SYNTAX: Final = "ERR syntax error"
@@ -46,11 +47,16 @@ def _check_key(call: Call, key: bytes) -> None:
         raise CommandError(
             f"ERR cache.key.format: keys that begin with {RESERVED_PREFIX!r} are reserved; choose another"
         )
-    if call.node.settings.text_keys:
-        _check_text(key, "cache.key.format", "key")
+    _check_text(key, call.node.settings.key_format, "cache.key.format", "key")
 
 
-def _check_text(data: bytes, field: str, what: str) -> None:
+def _check_text(data: bytes, format_name: str, field: str, what: str) -> None:
+    if format_name == "bytes":
+        return
+    if format_name == "json":
+        if problem := json_problem(data):
+            raise CommandError(f"ERR {field}: the {what} is not JSON ({problem}); set {field}=string for such {what}s")
+        return
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -60,8 +66,7 @@ def _check_text(data: bytes, field: str, what: str) -> None:
 def _check(call: Call, key: bytes, value: bytes) -> None:
     """Checks a write before anything changes."""
     _check_key(call, key)
-    if call.node.settings.text_values:
-        _check_text(value, "cache.value.format", "value")
+    _check_text(value, call.node.settings.value_format, "cache.value.format", "value")
     if problem := call.node.settings.entry_limit.problem(key, value):
         raise CommandError(f"ERR max.entry.bytes: {problem}")
 

@@ -159,6 +159,17 @@ def test_reserved_keys_are_refused_and_the_empty_key_is_not(served: FakeNode, cl
         assert client("GET", "") == b"empty"
 
 
+@pytest.mark.parametrize("text", ["abc", "1e400", "NaN", "[1,]", b"\xff"])
+def test_what_is_to_be_json_is_looked_at(text: str | bytes) -> None:
+    client = Client(FakeNode(**{"cache.value.format": "json"}).clients)
+    refused = client("SET", K, text)
+    assert isinstance(refused, Exception)
+    assert str(refused).startswith("ERR cache.value.format: the value is not JSON (")
+    assert str(refused).endswith("); set cache.value.format=string for such values")
+    assert client("EXISTS", K) == 0
+    assert client("SET", K, '{"a":[1]}') == b"OK"
+
+
 def test_bytes_are_taken_where_the_formats_say_so() -> None:
     client = Client(FakeNode(**{"cache.key.format": "bytes", "cache.value.format": "bytes"}).clients)
     assert client("SET", b"{%s}\xff" % K.encode(), b"\xfe\x00") == b"OK"
