@@ -12,7 +12,7 @@ import inspect
 from typing import Any, NamedTuple, TypeVar
 
 from deelog_connector.transforms.record import Predicate, Transform
-from deelog_schemas.config import Config, ConfigError, Declared, FieldError, Secret
+from deelog_schemas.config import Config, ConfigError, Declared, FieldError, Secret, foreign
 from deelog_schemas.config.field import REQUIRED, Field, Refused
 from deelog_schemas.config.secrets import shown
 
@@ -79,6 +79,8 @@ def _imported(path: str, base: type[T]) -> type[T]:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
+        if why := foreign.java_class(path):
+            raise Refused(why) from None
         where = "install it, or add its folder to PYTHONPATH"
         raise Refused(f"cannot be imported: there is no module {error.name}; {where}") from None
     except Exception as error:  # noqa: BLE001 - an import may raise anything

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from deelog_schemas.config import checks, sources, transforms
+from deelog_schemas.config import checks, foreign, sources, transforms
 from deelog_schemas.config.field import Field, Importance, Refused, Role, Type
-from deelog_schemas.config.fields import DROPPED, FIELDS, PLANNED
+from deelog_schemas.config.fields import FIELDS, PLANNED
 from deelog_schemas.config.overrides import ALLOWED, CLIENTS, PATTERNS, refusal
 from deelog_schemas.config.secrets import MASK, Masked, hides, is_secret, references, shown
 from deelog_schemas.config.shapes import split_address
@@ -274,8 +274,6 @@ def _unknown(name: Any, suggesting: bool = True) -> FieldError:
         return FieldError(repr(name[:200]), "is no field of deelog")
     if name in PLANNED:
         return FieldError(name, "is known but not implemented in this version; remove it")
-    if name in DROPPED:
-        return FieldError(name, f"is no field of deelog: {DROPPED[name]}")
     known = [*FIELDS, *(f"{c}.override.{s}" for c in CLIENTS for s in sorted(ALLOWED[c]))]
     for client in CLIENTS:
         prefix = f"{client}.override."
@@ -284,7 +282,11 @@ def _unknown(name: Any, suggesting: bool = True) -> FieldError:
             if problem is not None and not problem.startswith("is not among"):
                 return FieldError(name, problem)
             break
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.6) if suggesting else []
+    why = foreign.reason(name)
+    suggesting = suggesting and name not in foreign.NAMES
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.9 if why else 0.6) if suggesting else []
+    if why and not nearest:
+        return FieldError(name, f"is no field of deelog: {why}")
     return FieldError(name, "is no field of deelog", None, nearest[0] if nearest else None)
 
 

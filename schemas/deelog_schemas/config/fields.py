@@ -1,7 +1,7 @@
 """Every field of the configuration, declared once, in the order in which the documentation shows them.
 
 Names and values are Debezium's and Kafka Connect's where the meaning is the same. A field is here only if it has an
-effect; `PLANNED` names those that a later version adds, `DROPPED` those that none does, so that the error can say so.
+effect; `PLANNED` names those that a later version adds, so that the error can say so.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from deelog_schemas.config import foreign
 from deelog_schemas.config.declare import (
     BOOLEAN,
     CLASS,
@@ -48,7 +49,7 @@ from deelog_schemas.config.transforms import check_aliases
 # fmt: off
 def _converter(part: str, *formats: str) -> tuple[Field, ...]:
     return (
-        Field(f"{part}.converter", ENUM, "json", allowed=formats, importance=HIGH,
+        Field(f"{part}.converter", ENUM, "json", allowed=formats, importance=HIGH, refused=foreign.CONVERTERS,
             doc=f"How the {part} of a record is written: see docs/formats.md."),
         Field(f"{part}.converter.schemas.enable", BOOLEAN, False,
             doc=f'Write the {part} as `{{"schema": …, "payload": …}}`, for consumers that need the schema in each '
@@ -154,7 +155,7 @@ group("capture", "Capture",
 
 group("snapshot", "Snapshot and reset",
     Field("snapshot.mode", ENUM, "initial", allowed=("initial", "always", "no_data", "initial_only"),
-        refused={"when_needed": "initial sends again what is needed, as all of them do"},
+        refused=foreign.SNAPSHOT_MODES,
         doc="`initial` sends the whole state of a segment that has no record in Kafka yet; `always` also resets each "
             "segment the first time that a process takes it over; `no_data` sends only what changes from then on; "
             "`initial_only` ends the capture once every segment is sent, the process with exit code 0. None "
@@ -363,31 +364,3 @@ FIELDS: Final[dict[str, Field]] = {field.name: field for group in _GROUPS for fi
 
 # Known, but without an effect yet: an error says so instead of suggesting another spelling.
 PLANNED: Final = frozenset({"read.max.wait.ms"})
-
-_NO_FILE: Final = "signals are taken from the topic alone, which all nodes read: `deelog signal` writes to it"
-_BY_CALL: Final = "a cache is captured where it is named, by cache.name or capture()"
-DROPPED: Final = {
-    "topic.naming.strategy": "the change topic is always <topic.prefix><topic.delimiter><cache.name>",
-    "cache.include.list": _BY_CALL,
-    "cache.exclude.list": _BY_CALL,
-    "signal.enabled.channels": "signals are taken from signal.kafka.topic, and leaving that empty turns them off",
-    "signal.file": _NO_FILE,
-    "signal.poll.interval.ms": _NO_FILE,
-    "notification.enabled.channels": "notification.sink.topic.name turns notifications on",
-    "key.converter.basic.auth.user.info": "value.converter.basic.auth.user.info is for keys as well",
-    "key.converter.schema.registry.ssl.ca.location": (
-        "value.converter.schema.registry.ssl.ca.location is for keys as well"
-    ),
-    "key.converter.auto.register.schemas": "value.converter.auto.register.schemas is for keys as well",
-    "cache.controller.session.timeout.ms": "it is three times cache.failure.timeout.ms",
-    "extended.headers.enabled": "records have the header of deelog; a transform adds others",
-    "rest.ssl.key.password": "the key must not be encrypted: keep its file where the process alone may read it",
-    "diff.sinks": "the diff topic is always written, parquet with diff.parquet.path, a table with diff.jdbc.url",
-    "diff.jdbc.driver": "the driver is the one registered by its jar that takes diff.jdbc.url",
-    "diff.metrics.host": "metrics.host is for all ports of metrics",
-    "errors.deadletterqueue.topic.replication.factor": "topic.creation.default.replication.factor is for all topics",
-    "errors.deadletterqueue.context.headers.enable": "dead letters always say where they were and why they are there",
-    "errors.log.enable": "the first dead letter of each partition and batch is logged, and how many there were",
-    "diff.state.backend": "the diff topic is all the state there is of keys and values",
-}
-"""Names of Debezium, of Connect and of earlier versions that are left out on purpose: why, as an error says it."""

@@ -84,6 +84,11 @@ def test_a_module_that_cannot_be_imported_says_why(tmp_path: Path, monkeypatch: 
         sys.modules.pop(name, None)
 
 
+def test_a_class_of_java_is_answered_with_ours() -> None:
+    (error,) = errors_of(of({"type": "org.apache.kafka.connect.transforms.MaskField$Value"}))
+    assert "is a class of Java: deelog_connector.transforms.builtin.MaskField does that" in error
+
+
 def test_a_secret_of_a_transform_is_masked_and_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEPPER", "hunter2")
     config = of({"type": f"{MINE}.Suffix", "text": "${env:PEPPER}", "password": "hunter2"})
