@@ -9,7 +9,7 @@ import inspect
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -23,7 +23,10 @@ from deelog_spark.kafka import Cluster
 from deelog_spark.session import is_connect
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_CLOCKS_MS: Final = 60_000
+"""So much may the clocks of brokers and Spark differ, or a tenth of the lag."""
 
 
 def changes(spark: SparkSession, config: Config, **options: Any) -> DataFrame:
@@ -34,13 +37,17 @@ def changes(spark: SparkSession, config: Config, **options: Any) -> DataFrame:
     the record. A key stays on one partition, where offsets give its order. Keys and values are strings, or binary with
     format `bytes`. `before` has the value on rows of a reset and with `before.image=full`, else only the key; it is
     null on c. `options` are those of the Kafka source, such as startingOffsets (default earliest). A foreign record
-    stops the query. A query that was away for longer than the topic's min.compaction.lag.ms may miss deletes: begin it
-    anew. The query has no state. No Python runs for JSON; other formats need deelog and its extra for them
-    on the executors.
+    stops the query.
+
+    Once a delete is older than `reader.max.lag.ms`, compaction may have taken it and left its tombstone: that is a d
+    with neither cause nor ts, and with the key alone in `before`; the delete's own row may come before it. A query
+    that was away for longer than that and the topic's delete.retention.ms may miss deletes: begin it anew. The query
+    has no state. No Python runs for JSON; other formats need deelog and its extra for them on the executors.
     """
     wanted = {"startingOffsets": "earliest", **options, **kafka_options(config)}
     raw = spark.readStream.format("kafka").options(**wanted).option("subscribe", config.topics.diff).load()
-    return decoded(_differences(cut(raw), config, tombstones=False), connected(config), config.topics.diff)
+    rows = _differences(cut(raw), config, tombstones=_may_be_alone(config["reader.max.lag.ms"]))
+    return decoded(rows, connected(config), config.topics.diff)
 
 
 def real_time(spark: SparkSession, config: Config, every: str = "5 seconds") -> dict[str, str]:
@@ -177,8 +184,19 @@ def _check_as_of(
             )
 
 
-def _differences(records: DataFrame, config: Config, tombstones: bool) -> DataFrame:
-    """Records of the diff topic, of the columns that `cut` gives, with `cause`; a foreign one stops the query."""
+def _may_be_alone(lag_ms: int) -> Column:
+    """Whether the delete before a tombstone may be compacted away, which Kafka keeps for `lag_ms` at least."""
+    from pyspark.sql import functions as F
+
+    age = F.unix_millis(F.current_timestamp()) - F.unix_millis("timestamp")
+    return age > lag_ms - min(_CLOCKS_MS, lag_ms // 10)
+
+
+def _differences(records: DataFrame, config: Config, tombstones: Column | bool) -> DataFrame:
+    """Records of the diff topic, of the columns that `cut` gives, with `cause`; a foreign one stops the query.
+
+    `tombstones`: which of them.
+    """
     from pyspark.sql import functions as F
 
     kind = F.hex(F.substring("header", 1, 2))

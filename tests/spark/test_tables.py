@@ -75,6 +75,35 @@ def test_changes_streams_the_diff_topic(kafka: Broker, prefix: str, tmp_path: Pa
     assert (rows[0]["epoch"], rows[0]["sequence"], rows[0]["cache"], rows[0]["segment"]) == (1, 1, "c", 0)
 
 
+def test_a_tombstone_whose_delete_compaction_may_have_taken_is_a_delete(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Who was away for so long reads of a deleted key nothing else; a fresh one stands behind its delete."""
+    config = configured(kafka, prefix, tmp_path, reader_max_lag_ms=LAG_MS, cache_value_format="bytes")
+    cache = Cache(config)
+    run(config, spark)
+    cache.put(cache.key(0, 0), b"old")
+    cache.put(cache.key(0, 0), None)
+    run(config, spark)
+    diff_ends(config, cache.partitions)
+    ended = time.time()
+    waiting(lambda: time.time() > ended + LAG_MS / 1000, WAIT, "a delete that is as old as the lag")
+    fresh = configured(kafka, prefix, tmp_path, cache_value_format="bytes")
+    for asked, causes in ((config, ["change", "change", None]), (fresh, ["change", "change"])):
+        name = f"{prefix}{len(causes)}"
+        query = changes(spark, asked).writeStream.format("memory").queryName(name).trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(60)
+        finally:
+            query.stop()
+        rows = spark.table(name).orderBy("offset").collect()
+        assert [row.cause for row in rows] == causes
+    alone, delete = spark.table(f"{prefix}3").orderBy("offset").collect()[2], rows[1]
+    assert (alone.op, alone.key, alone.after, alone.ts) == ("d", delete.key, None, None)
+    assert (alone.epoch, alone.sequence, alone.segment) == (delete.epoch, delete.sequence, delete.segment)
+    assert (alone.before.key, alone.before.value) == (delete.key, None)
+
+
 def test_collapse_gives_the_last_row_of_each_key(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -85,12 +85,12 @@ def _decodable(config: Config, batches: Batches) -> Batches:
 
 
 def cut(raw: DataFrame) -> DataFrame:
-    """Partition, offset, header, key and value of a Kafka source's records; a missing header is null."""
+    """Partition, offset, timestamp, header, key and value of a Kafka source's records; a missing header is null."""
     from pyspark.sql import functions as F
 
     # The last one of that name, as in every other reader.
     ours = F.try_element_at(F.filter("headers", lambda h: h["key"] == F.lit(HEADER_NAME)), F.lit(-1))["value"]
-    return raw.select("partition", "offset", ours.alias("header"), "key", "value")
+    return raw.select("partition", "offset", "timestamp", ours.alias("header"), "key", "value")
 
 
 def decoded(rows: DataFrame, config: Config, topic: str) -> DataFrame:
