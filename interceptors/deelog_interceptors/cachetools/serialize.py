@@ -59,8 +59,7 @@ class PlainKeys:
 
     def __init__(self, format_name: str) -> None:
         self.known: Mapping[Any, object] | None = None
-        self.text, self._is_json = format_name != "bytes", format_name == "json"
-        self.plain = not self._is_json
+        self.text, self.plain = format_name != "bytes", format_name != "json"
         """Whether text and bytes are taken as they are."""
         self._type = str if self.text else bytes
 
@@ -79,7 +78,7 @@ class PlainKeys:
         raw = _plain(key, "key")
         if encoded(raw).startswith(RESERVED_PREFIX):
             raise _reserved()
-        return _json_text(raw, "key") if self._is_json else raw
+        return raw if self.plain else _json_text(raw, "key")
 
     def stored(self, key: Any, raw: Raw) -> None:
         """Nothing to keep: a key's raw form follows from the key."""

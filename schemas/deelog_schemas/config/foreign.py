@@ -90,9 +90,8 @@ PREFIXES: Final = {
 
 _CLIENTS: Final = ("security.", "sasl.", "ssl.")
 
-_JSON: Final = "json is what it writes"
 CONVERTERS: Final = {
-    "org.apache.kafka.connect.json.JsonConverter": _JSON,
+    "org.apache.kafka.connect.json.JsonConverter": "json is what it writes",
     "org.apache.kafka.connect.storage.StringConverter": "json is the nearest, a record is a document",
     "org.apache.kafka.connect.converters.ByteArrayConverter": "json is the nearest, see binary.handling.mode for bytes",
     "io.confluent.connect.avro.AvroConverter": "avro is what it writes",
