@@ -79,7 +79,8 @@ class Log:
                     left_open.append((former, []))
                 if slot.record is not None:
                     left_open[-1][1].append(slot.record)
-                slot.transaction = transaction
+                if former.state != transaction.state:  # else the records of each stay known
+                    slot.transaction = transaction
         if left_open:
             transaction.first[self] = begin
         self.append(None, transaction)

@@ -69,8 +69,10 @@ def test_a_marker_ends_what_earlier_transactions_of_its_id_have_left_open(log: L
     assert ended(log, last, state) == [("aborted", [b"0", b"1"])]
     assert log.stable == log.end == 6
     assert read(log)[0] == ([b"0", b"1", b"2", b"3"] if state == "committed" else [b"2"])
-    assert [found.value for found in log.records_of(last)] == [b"0", b"1", b"3"]
-    assert log.records_of(left) == []
+    # What ends alike is known as two transactions still: a later marker may end other parts of the first one otherwise.
+    of_left = [b"0", b"1"] if state == "aborted" else []
+    assert [found.value for found in log.records_of(left)] == of_left
+    assert [found.value for found in log.records_of(last)] == [value for value in (b"0", b"1", b"3") if value not in of_left]
 
 
 def test_a_marker_alone_ends_it_too(log: Log) -> None:
