@@ -118,7 +118,7 @@ async def measure(bootstrap: str, operations: int, rounds: int) -> list[Figure]:
         await asyncio.sleep(0.01)
     records, encoding = ready_made(config, operations)
     port = Librdkafka()
-    session = await port.session(config, f"{config['topic.prefix']}/ceiling", 1_048_588)
+    session = await port.session(config, f"{config['topic.prefix']}/ceiling", lambda: 1_048_588)
     await session.open()
     ours, ceilings = [], []
     for _ in range(rounds + 1):

@@ -296,8 +296,11 @@ class KafkaPort(Protocol):
     def random(self) -> random.Random:
         """For the waits of retries."""
 
-    async def session(self, config: Config, transactional_id: str, max_message_bytes: int) -> Session:
-        """A producer, without a session yet. Raises `ConfigError`; what else is wrong with `config`, `open` reports."""
+    async def session(self, config: Config, transactional_id: str, max_message_bytes: Callable[[], int]) -> Session:
+        """A producer, without a session yet. Raises `ConfigError`; what else is wrong with `config`, `open` reports.
+
+        `max_message_bytes` is asked at each `open`.
+        """
 
     async def reader(self, config: Config, topic: str) -> Reader:
         """A reader at rest. Raises `KafkaUnusable` or `ConfigError` where `config` makes none."""

@@ -6,7 +6,7 @@ is acknowledged already and its segment can go no further.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import orjson
@@ -54,6 +54,11 @@ class EntryLimit:
             keys=4 if config["value.converter"] == "cloudevents" else 3,
             values=2 if config["before.image"] == "full" else 1,
         )
+
+    def within(self, max_message_bytes: int) -> EntryLimit:
+        """The same for a topic that takes no larger records than these."""
+        room = max_message_bytes - min(RECORD_MARGIN_BYTES, max_message_bytes) // 2
+        return replace(self, room=room) if room < self.room else self
 
     def problem(self, key: bytes, value: bytes, more: int = 0) -> str:
         """Why an entry cannot be written; empty where it can. `more` are bytes that its record has beside it."""

@@ -116,3 +116,12 @@ def test_the_limit_that_is_configured_goes_first() -> None:
 def test_by_default_a_large_value_of_plain_text_is_taken_whole() -> None:
     limit = EntryLimit.of(parse(GIVEN))
     assert limit.problem(b"k" * 1000, b"x" * (limit.most - 1000)) == ""
+
+
+def test_a_topic_may_take_less_and_has_no_say_where_it_takes_more() -> None:
+    limit = EntryLimit.of(config_of())
+    assert limit.room == LIMIT - 10_000
+    assert limit.within(LIMIT) == limit
+    assert limit.within(LIMIT - 1).room == limit.room - 1
+    assert (limit.within(50_000).room, limit.within(50_000).sure) == (40_000, 40_000 // 18)
+    assert limit.within(1000).room == 500  # what is beside an entry is not half of so small a record

@@ -39,7 +39,7 @@ class Librdkafka:
         self._seconds, self._threads = seconds, Threads(seconds)
         self.random = random.Random()
 
-    async def session(self, config: Config, transactional_id: str, max_message_bytes: int) -> Session:
+    async def session(self, config: Config, transactional_id: str, max_message_bytes: Callable[[], int]) -> Session:
         return Session(self._threads.write, config, transactional_id, max_message_bytes, self._seconds)
 
     async def reader(self, config: Config, topic: str) -> Reader:

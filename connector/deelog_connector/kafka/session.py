@@ -68,7 +68,9 @@ class Session:
     Raises `ConfigError` where a secret cannot be read.
     """
 
-    def __init__(self, run: Run, config: Config, transactional_id: str, max_message_bytes: int, seconds: float) -> None:
+    def __init__(
+        self, run: Run, config: Config, transactional_id: str, max_message_bytes: Callable[[], int], seconds: float
+    ) -> None:
         self._run, self._seconds = run, seconds
         self._config, self._transactional_id, self._max_message_bytes = config, transactional_id, max_message_bytes
         self._producer: Producer | None = None
@@ -130,7 +132,7 @@ class Session:
             "linger.ms": 5,
             "compression.type": "lz4",
             "queue.buffering.max.messages": 1_000_000,
-            "message.max.bytes": self._max_message_bytes,
+            "message.max.bytes": self._max_message_bytes(),
             **dict(self._config.overrides("producer")),
             "transactional.id": self._transactional_id,
             "transaction.timeout.ms": self._config["transaction.timeout.ms"],

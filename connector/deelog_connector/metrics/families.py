@@ -133,6 +133,7 @@ _RESETS = (
     "overflow",
     "clear",
     "signal",
+    "refused",
     "owners_lost",
     "unclean_election",
     "stream_lost",

@@ -7,7 +7,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Final, TypeVar
 
 from deelog_connector.core.effects import Producer
@@ -49,7 +48,9 @@ class Clients:
     def __init__(self, config: Config, node_id: str, port: KafkaPort) -> None:
         self.config = config
         self.brokers = port.brokers(config)
-        self.audit = TopicAudit(partial(look_at_topics, self.brokers, config), config)
+        self.audit = TopicAudit(self._look, config)
+        self.max_message_bytes: int | None = None
+        """Of the change topic, as it was seen last."""
         self._notes = port.notes(config)
         self._node_id, self._port = node_id, port
         self._session: Producers | None = None
@@ -59,12 +60,20 @@ class Clients:
 
     async def open(self) -> None:
         """Creates and audits the topics, and makes the clients. Raises `KafkaUnusable`, `ConfigError`."""
-        limit, findings = await ensure_topics(self.brokers, self.config)
+        self.max_message_bytes, findings = await ensure_topics(self.brokers, self.config)
         self.audit.begin(findings)
         ids = (self.transactional_id(Producer(self._node_id, spare)) for spare in (False, True))
-        first, second = [await self._port.session(self.config, name, limit) for name in ids]
+        first, second = [await self._port.session(self.config, name, self._largest) for name in ids]
         self._session = Producers(first, second, self._fence, self._hidden)
         self._idle.append(await self._port.reader(self.config, self.config.topics.changes))
+
+    def _largest(self) -> int:
+        assert self.max_message_bytes is not None
+        return self.max_message_bytes
+
+    async def _look(self) -> list[str]:
+        self.max_message_bytes, findings = await look_at_topics(self.brokers, self.config)
+        return findings
 
     async def _fence(self, spare: bool, left_open: Places) -> None:
         await self.fence(Producer(self._node_id, spare), left_open)

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import math
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Final
 
 from deelog_connector.cache_side import CacheSide, Sink, StreamSide
@@ -331,6 +331,18 @@ class Connector:
         await asyncio.wait([self._replacing])
         if not self._replacing.cancelled():  # by `stop`: whoever restarts other connectors too goes on with them
             self._replacing.result()
+
+    @property
+    def max_message_bytes(self) -> int | None:
+        """Of the change topic, as it was seen last: a change is seen within a minute. None before the start."""
+        return self._shell.clients.max_message_bytes
+
+    def repair(self, segments: Container[int]) -> None:
+        """Resets those of these segments that a refused record stopped."""
+        for segment in self.core.primaries():
+            if segment.number in segments and segment.phase is Phase.STOPPED:
+                self.core.request_reset(segment.number, "refused")
+        self.wake()
 
     async def _replace(self, shell: Shell) -> None:
         old, closing, config = self._shell, asyncio.ensure_future(self._shell.close()), shell.config

@@ -288,7 +288,7 @@ class Lifecycle:
 
     def restart_task(self, task: Task) -> None:
         """Resets the task's segments that a refused record stopped; the others go on."""
-        self._repair(self.connectors[task.cache], set(task.segments))
+        self.connectors[task.cache].repair(task.segments)
 
     def reset(self, wanted: list[tuple[str, int]]) -> None:
         """Resets these segments at the next resume. Raises `NotStoppedError`."""
@@ -356,20 +356,13 @@ class Lifecycle:
                     except Exception as error:  # noqa: BLE001 - raised once the others have been replaced
                         failed.append(error)
                     if tasks:
-                        self._repair(connector, {s.number for s in connector.core.primaries()})
+                        connector.repair(range(config["segment.count"]))
             finally:
                 self._restarting = False
                 for connector, shell in prepared:
                     await connector.discard(shell)
             if failed:
                 raise failed[0]
-
-    @staticmethod
-    def _repair(connector: Connector, segments: set[int]) -> None:
-        for segment in connector.core.primaries():
-            if segment.number in segments and segment.phase == "stopped":
-                connector.core.request_reset(segment.number, "restart")
-        connector.wake()
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs to its end even if the caller is cancelled: half a restart is worse than none."""

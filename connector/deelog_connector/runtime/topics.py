@@ -26,7 +26,7 @@ async def ensure_topics(brokers: Brokers, config: Config) -> tuple[int, list[str
         await brokers.ensure(config["notification.sink.topic.name"], None, {})
     await ensure_dead_letter_topic(brokers, config)
     found = await brokers.settings(topics.changes)
-    return int(found["max.message.bytes"]), _findings(found, kept, config)
+    return _found(found, kept, config)
 
 
 async def ensure_change_topic(brokers: Brokers, config: Config) -> None:
@@ -50,11 +50,12 @@ async def ensure_signal_topic(brokers: Brokers, topic: str) -> None:
     await brokers.ensure(topic, 1, {"cleanup.policy": "delete", "retention.ms": "-1"})
 
 
-async def look_at_topics(brokers: Brokers, config: Config) -> list[str]:
-    """What is unsafe in the topics of a cache that runs."""
+async def look_at_topics(brokers: Brokers, config: Config) -> tuple[int, list[str]]:
+    """The same of the topics of a cache that runs."""
     topics = config.topics
-    return _findings(await brokers.settings(topics.changes), await brokers.settings(topics.positions), config)
+    return _found(await brokers.settings(topics.changes), await brokers.settings(topics.positions), config)
 
 
-def _findings(changes: Mapping[str, str], positions: Mapping[str, str], config: Config) -> list[str]:
-    return topic_audit.of_changes(changes, config) + topic_audit.of_kept(config.topics.positions, positions)
+def _found(changes: Mapping[str, str], positions: Mapping[str, str], config: Config) -> tuple[int, list[str]]:
+    findings = topic_audit.of_changes(changes, config) + topic_audit.of_kept(config.topics.positions, positions)
+    return int(changes["max.message.bytes"]), findings

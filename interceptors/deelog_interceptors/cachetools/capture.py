@@ -176,13 +176,18 @@ class Capture:
         self._timer: Timer | None = None
         self._checker: Checker | None = None
         self._host, self._owns_host = host or ConnectorThread(config), host is None
-        self._runner = Runner(config, mirror, self._change_queue, self._failed, self._detach, self._host)
+        self._runner = Runner(config, mirror, self._change_queue, self._skipped, self._failed, self._detach, self._host)
         self._closing = threading.RLock()  # a handler of Ctrl-C may close what is being closed
         self._in_close = self._closed = False
 
     @property
     def failure(self) -> BaseException | None:
-        """Why changes no longer reach Kafka, or None. It is also logged, once."""
+        """Why changes no longer reach Kafka, or None. It is also logged, once.
+
+        Where Kafka refuses what some segments hold, those wait and are tried again: it is None once Kafka takes them.
+        """
+        if self._failure is None and (why := self._runner.refused.why):
+            return CaptureFailed(f"cache {self._name}: {why}")
         return self._failure
 
     @property
@@ -202,7 +207,9 @@ class Capture:
 
     @property
     def skipped(self) -> int:
-        """Writes of entries that could not be captured, with `on_uncapturable="skip"`."""
+        """Entries that were not captured: of writes with `on_uncapturable="skip"`, and what is larger than the topic
+        takes by now.
+        """
         return self._skipped.number
 
     def __repr__(self) -> str:
@@ -242,7 +249,7 @@ class Capture:
                 _captured_classes.add(made)
                 self.cache.__class__ = self._mine = made
             self._checker = Checker(self.cache, context, self._mirror, lock, expiry, self._runner.goes_on)
-            self._runner.begin()
+            self._runner.begin(context)
             _LOG.info("capturing %s -> %s (%d segments)", self._name, self.topic, self._segments)
         except BaseException:
             self._end(0)

@@ -14,6 +14,7 @@ from typing import Any
 from deelog_connector.cache_side import CaptureSink
 from deelog_interceptors.cachetools.change_queue import CHECKED, Change, ChangeQueue, charge
 from deelog_interceptors.cachetools.serialize import Raw, encoded
+from deelog_schemas.entry_limit import EntryLimit
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import Entry, Reason
 
@@ -52,6 +53,15 @@ class Mirror:
         """All entries of a segment."""
         expiry = self._expiries.get
         return [Entry(encoded(key), encoded(value), expiry(key)) for key, value in self._values[segment].items()]
+
+    def leave_out(self, segment: int, limit: EntryLimit) -> list[Raw]:
+        """Forgets the entries of a segment that are larger, and returns their keys. A reset has to follow."""
+        values = self._values[segment]
+        sizes = ((key, value) for key, value in values.items() if len(key) + len(value) > limit.sure)
+        found = [key for key, value in sizes if limit.problem(encoded(key), encoded(value))]
+        for key in found:
+            self._take(values, key, None, None)
+        return found
 
     def get(self, segment: int, key: bytes) -> Entry | None:
         """One entry."""

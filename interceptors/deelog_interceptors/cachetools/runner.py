@@ -30,10 +30,13 @@ from deelog_interceptors.cachetools.change_queue import ChangeQueue
 from deelog_interceptors.cachetools.errors import CaptureFailed
 from deelog_interceptors.cachetools.metrics import CaptureMetrics
 from deelog_interceptors.cachetools.mirror import Mirror
+from deelog_interceptors.cachetools.refused import Refused
 from deelog_interceptors.cachetools.serialize import Raw, encoded
+from deelog_interceptors.cachetools.telling import CaptureContext, Skipped
 from deelog_interceptors.hosting.connector_thread import ConnectorThread
 from deelog_interceptors.hosting.process import behind
 from deelog_schemas.config import Config
+from deelog_schemas.entry_limit import EntryLimit
 from deelog_schemas.keys import segment_of
 from deelog_schemas.member import Member
 from deelog_schemas.operation import OVERHEAD, Entry, Operation
@@ -68,6 +71,7 @@ class Runner:
         config: Config,
         mirror: Mirror,
         changes: ChangeQueue,
+        skipped: Skipped,
         failed: Callable[[BaseException], None],
         finished: Callable[[], None],
         host: ConnectorThread,
@@ -75,6 +79,8 @@ class Runner:
         self._host = host
         self._work: concurrent.futures.Future[None] | None = None
         self._config, self._mirror, self._change_queue, self._failed = config, mirror, changes, failed
+        self._skipped = skipped
+        self.refused = Refused(str(config["cache.name"]), EntryLimit.of(config), mirror, skipped)
         self._finished = finished
         self._name, self._segments = str(config["cache.name"]), int(config["segment.count"])
         self._tick = min(0.02, max(0.001, config["commit.interval.ms"] / 5000))
@@ -118,8 +124,9 @@ class Runner:
         """The connector's counters."""
         return Stats() if self._connector is None else self._connector.stats
 
-    def begin(self) -> None:
+    def begin(self, context: CaptureContext) -> None:
         """The mirror is loaded: from now on it follows the queue. Raises what has failed since the start."""
+        self.refused.context = context
         self._begin.set()
         if self._failure is not None:
             raise self._failure
@@ -208,10 +215,11 @@ class Runner:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        side = MirrorCacheSide(self._mirror)
+        side = MirrorCacheSide(self._mirror, self.refused)
 
         try:
             connector = await self._started(asyncio.ensure_future(self._start(side)))
+            self.refused.look(connector)
             self._promote(range(self._segments), "start")
             await self._serve(side)
         except BaseException as error:
@@ -251,7 +259,7 @@ class Runner:
         connector = self._connectors[self._name] = await self._host.join(self._name, made)
         if self._served is None:
             prefix = self._config["topic.prefix"]
-            measured = CaptureMetrics(self._change_queue, self._mirror, prefix, self._name)
+            measured = CaptureMetrics(self._change_queue, self._mirror, self._skipped, prefix, self._name)
             self._served = MetricsShare(self._config, self._connectors, [measured])
         with suppress(concurrent.futures.InvalidStateError):
             self._joined.set_result(None)
@@ -283,7 +291,8 @@ class Runner:
     def why_not_streaming(self) -> str:
         """What it waits for."""
         if self._sink is not None:
-            return f"{len(self._unstreamed)} of {self._segments} segments wait for their first reset"
+            first = f"{len(self._unstreamed)} of {self._segments} segments wait for their first reset"
+            return self.refused.why or first
         return "Kafka has not answered yet" if self.start_error is None else str(self.start_error)
 
     async def _serve(self, side: MirrorCacheSide) -> None:
@@ -292,6 +301,8 @@ class Runner:
             drained = self._drain()
             rests = 0 if drained else rests + 1
             self._publish()
+            if self._connector is not None:
+                self.refused.look(self._connector)
             if side.lost:
                 await self._take_back(side)
             self._raise_failure()
@@ -395,8 +406,8 @@ class Runner:
 class MirrorCacheSide:
     """The `CacheSide` of a captured cache."""
 
-    def __init__(self, mirror: Mirror) -> None:
-        self._mirror = mirror
+    def __init__(self, mirror: Mirror, refused: Refused) -> None:
+        self._mirror, self._refused = mirror, refused
         self.acked: Callable[[int, int], None] | None = None
         self.lost: set[int] = set()
         self.lost_why = ""
@@ -404,6 +415,7 @@ class MirrorCacheSide:
         self.stepped_down_at = float("-inf")
 
     def entries(self, segment: int) -> list[Entry]:
+        self._refused.leave_out(segment)
         return self._mirror.entries(segment)
 
     def get(self, segment: int, key: bytes) -> Entry | None:

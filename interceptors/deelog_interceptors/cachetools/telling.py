@@ -62,7 +62,7 @@ def keys_held(cache: AnyCache) -> list[Any]:
 
 @dataclass(slots=True)
 class Skipped:
-    """Entries that are not captured, since they cannot be. The first one is logged."""
+    """Entries that are not captured, since they cannot be. The first write of one is logged."""
 
     number: int = 0
 
@@ -73,7 +73,7 @@ class Skipped:
             _LOG.warning("not captured, as others that cannot be (on_uncapturable=skip): %s", error)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CaptureContext:
     """What the methods of a captured class use."""
 
@@ -81,6 +81,7 @@ class CaptureContext:
     keys: Keys
     values: Values
     limit: EntryLimit
+    """Gets smaller where the topic takes less than the configuration allows."""
     make_room: Callable[[Raw, int], None]
     """`(raw key, bytes)`: returns when the op log has room for the operation; raises where the write must fail."""
     trace: Callable[[], Trace | None] | None = None

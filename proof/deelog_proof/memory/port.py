@@ -90,7 +90,7 @@ class MemoryPort:
         self.clock = SimulatedClock(loop, self.way)
         self.random = self._wire.random
 
-    async def session(self, config: Config, transactional_id: str, max_message_bytes: int) -> Session:
+    async def session(self, config: Config, transactional_id: str, max_message_bytes: Callable[[], int]) -> Session:
         return Session(self._wire.of(transactional_id), config, transactional_id, max_message_bytes)
 
     async def reader(self, config: Config, topic: str) -> Reader:
@@ -129,12 +129,12 @@ class MemoryPort:
 class Session:
     """See `kafka_port.Session`."""
 
-    def __init__(self, wire: Wire, config: Config, transactional_id: str, max_message_bytes: int) -> None:
+    def __init__(self, wire: Wire, config: Config, transactional_id: str, max_message_bytes: Callable[[], int]) -> None:
         self._wire, self._config = wire, config
         self._transactional_id, self._max_message_bytes = transactional_id, max_message_bytes
         self._turn = Turn()
         self._session: int | None = None
-        self._number = 0
+        self._number = self._largest = 0
         self._hurries = False
         config.overrides("producer")
 
@@ -164,6 +164,7 @@ class Session:
 
     async def _open(self) -> None:
         self._session = None
+        self._largest = self._max_message_bytes()
         self._session = await open_session(self._wire, self._config, self._transactional_id, self._transactional_id)
 
     async def _commit(self, records: Iterable[OutRecord]) -> None:
@@ -198,7 +199,7 @@ class Session:
     async def _write(self, session: int, records: Iterable[OutRecord]) -> None:
         kafka, empty = self._wire.kafka, True
         while left := self._next_of(records):
-            if any(size_of(r) > self._max_message_bytes for r in left):
+            if any(size_of(r) > self._largest for r in left):
                 raise Failed(Cause.REFUSED)
             empty, late = False, self._wire.loop.time() + STALL_SECONDS
             produce = partial(self._wire.held_up_until, late, kafka.produce, self._transactional_id, session)

@@ -36,7 +36,7 @@ def test_a_broker_with_a_low_limit_on_transactions_is_fenced_on(tmp_path: Path) 
         with pytest.raises(WriteFailed, match=f"lost: fencing p.c/node/n2: {too_long}"):
             fence(config, config.topics.transactional_id_node("n2"))
         with pytest.raises(WriteFailed, match=f"lost: {too_long}"):
-            asyncio.run(Session(at_once, config, "p.c/node/n1", 1_000_000, 10.0).open())
+            asyncio.run(Session(at_once, config, "p.c/node/n1", lambda: 1_000_000, 10.0).open())
     finally:
         broker.kill()
 

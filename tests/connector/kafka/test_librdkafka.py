@@ -104,11 +104,11 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Port:
 
 
 def test_producers_share_a_thread_and_a_reader_is_made_in_one(port: Port) -> None:
-    threads = port.threads
+    threads, size = port.threads, lambda: 5
     assert threads.seconds == 7.0
-    assert port.of(port.session(CONFIG, "id", 5)) == (
+    assert port.of(port.session(CONFIG, "id", size)) == (
         "made Session",
-        [("Session", threads.write, CONFIG, "id", 5, 7.0)],
+        [("Session", threads.write, CONFIG, "id", size, 7.0)],
         [],
     )
     assert port.of(port.reader(CONFIG, "t")) == ("made Reader", [("Reader", "in turn", CONFIG, "t", 7.0)], ["run"])

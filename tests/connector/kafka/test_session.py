@@ -62,7 +62,7 @@ def test_the_reports_of_the_records_are_in_the_reason(monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "opened", opened)
 
     async def work() -> None:
-        session = Session(at_once, config_of("h:1", "p"), "t", 1_000_000, 1.0)
+        session = Session(at_once, config_of("h:1", "p"), "t", lambda: 1_000_000, 1.0)
         await session.open()
         with pytest.raises(WriteFailed) as failed:
             await session.commit([OutRecord(topic, 0, b"k", b"v", []) for topic in ("a", "b", "a")])
@@ -125,7 +125,7 @@ class Desk:
         monkeypatch.setattr(module, "brokers_answer", self._answer)
         monkeypatch.setattr(module, "hear", lambda producer, connections: self.producer.calls.append("hear"))
         self.config = config_of("h:1", "p", **fields)
-        self.session = Session(at_once, self.config, "p.c/node/n1", 1_000_000, 7.0)
+        self.session = Session(at_once, self.config, "p.c/node/n1", lambda: 1_000_000, 7.0)
 
     def _opened(self, make: object, client: str, settings: dict[str, Any]) -> tuple[Scripted, Connections]:
         assert client == "producer"

@@ -62,7 +62,7 @@ def test_a_connector_that_has_done_nothing_tells_of_each_counter() -> None:
         assert (told["SnapshotCompleted", SNAPSHOT], told["SnapshotRunning", SNAPSHOT]) == (False, False)
         assert (told["kafka_up",], told["paused",]) == (False, False)
         resets = {key[1] for key in told if key[0] == "resets_total"}
-        assert len(resets) == 17
+        assert len(resets) == 18
         assert {"initial", "signal", "unclean_election"} <= resets
         assert {key[1] for key in told if key[0] == "oplog_overflows_total"} == {"block", "coalesce", "reset", "backup"}
         assert {key[1] for key in told if key[0] == "transactions_failed_total"} == set(map(str, Cause))

@@ -31,6 +31,7 @@ class Double:
         self.closed, self.hurries, self.dropped = 0, False, 0
         self.sought: list[Mapping[int, int]] = []
         self.topics: list[str] = []
+        self.number = "1234567"
         self.fenced: list[tuple[str, Places]] = []
         self.aborted: list[Places] = []
         self.hides: dict[tuple[str, int], int] = {}
@@ -75,7 +76,7 @@ class Double:
     async def settings(self, topic: str) -> Mapping[str, str]:
         policy = "compact" if topic == CONFIG.topics.positions else "delete"
         numbers = "min.insync.replicas", "max.message.bytes", "segment.bytes", "segment.ms"
-        numbered = dict.fromkeys(numbers, "1234567")
+        numbered = dict.fromkeys(numbers, self.number)
         return {**numbered, "cleanup.policy": policy, "unclean.leader.election.enable": "false"}
 
 
@@ -129,7 +130,12 @@ def test_they_are_made_by_the_configuration() -> None:
     async def test(clients: Clients, port: Port) -> None:
         sessions, (brokers,) = port.of_kind("session"), port.of_kind("brokers")
         names = CONFIG.topics.transactional_id_node("n1"), CONFIG.topics.transactional_id_spare("n1")
-        assert [(one.config, one.args) for one in sessions] == [(CONFIG, (name, 1234567)) for name in names]
+        assert [(one.config, *one.args[:1]) for one in sessions] == [(CONFIG, name) for name in names]
+        sizes: list[Any] = [one.args[1] for one in sessions]
+        assert [size() for size in sizes] == [1234567, 1234567]
+        brokers.number = "99"
+        await clients.audit._look()
+        assert [size() for size in sizes] == [99, 99]
         assert brokers.topics[:2] == [TOPIC, CONFIG.topics.positions]
         reader = await scanned(clients)
         assert (reader.config, reader.args) == (CONFIG, (TOPIC,))

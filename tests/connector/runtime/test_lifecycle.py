@@ -80,7 +80,7 @@ def test_a_session_is_opened_with_the_secret_of_now(kafka: Broker, prefix: str, 
 
     async def work() -> None:
         port = Librdkafka()
-        session = await port.session(config, f"{prefix}/node", 1_000_000)
+        session = await port.session(config, f"{prefix}/node", lambda: 1_000_000)
         await session.open()
         secrets.write_text("password=second\n")
         assert session._settings()["sasl.password"] == "second"
@@ -572,6 +572,8 @@ class Double:
     def wake(self) -> None:
         self.asked.append("wake")
 
+    repair = Connector.repair
+
     async def suspend(self, seconds: float) -> None:
         if self.too_slow is not None:
             self.apply(Event.CONTINUE)
@@ -720,7 +722,7 @@ def test_a_restart_tries_again_what_halted() -> None:
     run(work(), 20)
 
 
-@pytest.mark.parametrize(("tasks", "reset"), [(True, [(2, "restart")]), (False, [])])
+@pytest.mark.parametrize(("tasks", "reset"), [(True, [(2, "refused")]), (False, [])])
 def test_a_restart_of_tasks_repairs_the_segments_that_were_stopped(tasks: bool, reset: list[Any]) -> None:
     async def work() -> None:
         one = Double(segment(1), segment(2, Phase.STOPPED, stopped_by="too large"))
@@ -859,7 +861,7 @@ def test_a_task_is_a_partition_of_a_cache() -> None:
         stopped = of(Double(segment(first[0], Phase.STOPPED, stopped_by="too large"), segment(first[1])))
         assert (stopped.tasks()[0].state, stopped.tasks()[0].trace) == (State.FAILED, f"segment {first[0]}: too large")
         stopped.restart_task(stopped.tasks()[0])
-        assert cast("Double", stopped.connectors["c0"]).asked == [(first[0], "restart"), "wake"]
+        assert cast("Double", stopped.connectors["c0"]).asked == [(first[0], "refused"), "wake"]
 
     run(work(), 20)
 

@@ -89,7 +89,7 @@ def test_what_is_unsafe_is_told_of_both_topics_at_the_start_and_while_they_are_i
             "topic p.c: min.insync.replicas",
             "topic p.c.positions: segment.ms",
         ]
-        assert await look_at_topics(brokers, config) == findings
+        assert await look_at_topics(brokers, config) == (limit, findings)
 
     run(work(), 20)
 
@@ -98,7 +98,7 @@ def test_a_running_node_is_told_of_a_positions_topic_that_forgets() -> None:
     brokers = cast("BrokersPort", Brokers(SAFE, {**KEPT, "cleanup.policy": "delete"}))
 
     async def work() -> None:
-        (finding,) = await look_at_topics(brokers, config_of("h:1", "p", max_entry_bytes=100_000))
+        _, (finding,) = await look_at_topics(brokers, config_of("h:1", "p", max_entry_bytes=100_000))
         assert finding.startswith("topic p.c.positions: cleanup.policy is delete: ")
 
     run(work(), 20)

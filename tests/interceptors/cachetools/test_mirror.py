@@ -10,6 +10,7 @@ from deelog_connector.cache_side import CaptureSink
 from deelog_interceptors.cachetools.change_queue import CHECKED, ChangeQueue, charge
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.serialize import Raw
+from deelog_schemas.entry_limit import EntryLimit
 from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import Entry, Operation, Reason
 from tests.interceptors.cachetools.support import SEGMENTS, Attached, Clock, Written
@@ -187,3 +188,15 @@ def test_what_is_drained_is_done() -> None:
     assert mirror.drain(changes, None, 9) == 2
     assert (seen, mirror.surplus) == ([0, 0], 1)
     assert mirror.drained == charge("b", "1") + charge("", None)
+
+
+def test_what_is_too_large_is_left_out_with_its_expiry() -> None:
+    mirror = Mirror(1, False, int)
+    for key, size in (("a", 10), ("b", 500), ("c", 501), ("d", 900)):
+        mirror.load(key, "v" * size, 7)
+    assert mirror.leave_out(0, EntryLimit(10_000, 506, "string", "string", 1, 1)) == ["d"]
+    assert mirror.leave_out(0, EntryLimit(10_000, 506, "string", "string", 1, 1)) == []
+    assert mirror.leave_out(0, EntryLimit(501, 10_000, "string", "string", 1, 1)) == ["c"]
+    assert [entry.key for entry in mirror.entries(0)] == [b"a", b"b"]
+    mirror.load("d", "v", None)
+    assert mirror.get(0, b"d") == Entry(b"d", b"v", None)

@@ -24,6 +24,7 @@ from deelog_interceptors.cachetools import runner
 from deelog_interceptors.cachetools.change_queue import ChangeQueue
 from deelog_interceptors.cachetools.mirror import Mirror
 from deelog_interceptors.cachetools.runner import MirrorCacheSide, Runner
+from deelog_interceptors.cachetools.telling import Skipped
 from deelog_interceptors.hosting.connector_thread import ConnectorThread
 from deelog_schemas.config import Config, parse
 from deelog_schemas.header import Kind
@@ -31,12 +32,14 @@ from deelog_schemas.keys import segment_of
 from deelog_schemas.operation import OVERHEAD, Entry, Operation, Reason
 from tests.connector.rest.client import Api
 from tests.connector.transforms.transforms_for_tests import BOMB, Slow
-from tests.interceptors.cachetools.support import SEGMENTS, Written
+from tests.interceptors.cachetools.support import SEGMENTS, Attached, Written
 from tests.interceptors.cachetools.test_capture import SECONDS, config, our_threads, ready, told
+from tests.interceptors.cachetools.test_refused import refused_of
 from tests.support.memory import LiveMemory, Memory
 from tests.support.waiting import awaiting, waiting
 
 BUDGET = 1000 * OVERHEAD
+CONTEXT = Attached(cachetools.LRUCache(1)).context
 
 
 class Sink(Written):
@@ -84,7 +87,7 @@ class FakeConnector:
         self.failure: asyncio.Future[None] = loop.create_future()
         self.finished: asyncio.Future[None] = loop.create_future()
         self.halted: Exception | None = None
-        self.stats = SimpleNamespace(stopped={}, withheld=[])
+        self.stats, self.max_message_bytes = SimpleNamespace(stopped={}, withheld=[]), 1_048_588
         self.calls: list[str] = []
         self.keeps: set[int] = set()
         """Segments that no stop releases."""
@@ -122,7 +125,9 @@ class Run:
         self.may_join.set()
         self.may_start.set()
         host = cast(ConnectorThread, self)
-        self.runner = Runner(self.config, self.mirror, self.queue, self.failures.append, self._finished, host)
+        self.runner = Runner(
+            self.config, self.mirror, self.queue, Skipped(), self.failures.append, self._finished, host
+        )
         clock = SimpleNamespace(monotonic=memory.loop.time, time_ns=lambda: 5_000_000_000)
         monkeypatch.setattr(runner, "time", clock)
         monkeypatch.setattr(runner, "Connector", self._connector)
@@ -161,7 +166,7 @@ class Run:
     async def begun(self) -> asyncio.Task[None]:
         """The runner owns all segments."""
         work = await self.joined_host()
-        self.runner.begin()
+        self.runner.begin(CONTEXT)
         await awaiting(lambda: self.runner._sink, 10, "the segments")
         return work
 
@@ -182,7 +187,7 @@ def test_it_streams_once_each_segment_has_been_written_though_never_all_at_once(
         work = await begin.joined_host()
         assert begin.runner.why_not_streaming == "Kafka has not answered yet"
         begin.connector.sink.promote = lambda *given: None  # type: ignore[method-assign]
-        begin.runner.begin()
+        begin.runner.begin(CONTEXT)
         begin.may_start.set()
         await awaiting(lambda: begin.runner._sink, 10, "the segments")
         assert begin.runner.why_not_streaming == "16 of 16 segments wait for their first reset"
@@ -220,7 +225,7 @@ def test_it_owns_all_segments_in_a_new_epoch_once_it_is_told_to_begin(memory: Me
         await asyncio.sleep(1)
         assert (connector.sink.promoted, len(begin.queue.queue)) == ([], 1)
         connector.sink.last[3] = 9
-        begin.runner.begin()
+        begin.runner.begin(CONTEXT)
         await awaiting(lambda: begin.runner._sink, 10, "the segments")
         assert connector.sink.promoted == [(segment, 8, "start") for segment in range(SEGMENTS)]
         assert (connector.sink.acks[3], connector.calls) == (9, ["start", "wake"])
@@ -304,7 +309,7 @@ def test_a_connector_that_cannot_go_on_ends_the_capture(memory: Memory, begin: R
         assert begin.connector.failure.exception() is error
         assert begin.connector.calls == ["start", "wake", "stop False"]
         with pytest.raises(RuntimeError) as raised:
-            begin.runner.begin()
+            begin.runner.begin(CONTEXT)
         assert raised.value is error
 
     memory.run(run())
@@ -349,7 +354,7 @@ def test_a_stop_waits_for_the_start_while_there_is_time(memory: Memory, begin: R
     async def run() -> None:
         begin.may_start.clear()
         work = await begin.joined_host()
-        begin.runner.begin()
+        begin.runner.begin(CONTEXT)
         begin.put("k", "v")
         stopping = asyncio.ensure_future(begin.stopped(work, 5.0))
         await asyncio.sleep(3)
@@ -367,7 +372,7 @@ def test_a_stop_without_kafka_ends_in_time_and_says_so(memory: Memory, begin: Ru
     async def run() -> None:
         begin.start_errors = [KafkaUnavailable("127.0.0.1:1 refuses connections")] * 99
         work = await begin.joined_host()
-        begin.runner.begin()
+        begin.runner.begin(CONTEXT)
         await asyncio.sleep(10)
         before = memory.loop.time()
         await begin.stopped(work, 5.0)
@@ -387,7 +392,7 @@ def test_kafka_is_tried_again_and_what_changes_meanwhile_is_in_the_mirror(
         begin.start_errors = [KafkaUnavailable("nobody answers")] * 3
         begun = memory.loop.time()
         work = await begin.joined_host()
-        begin.runner.begin()
+        begin.runner.begin(CONTEXT)
         for number in range(200):
             begin.put(f"k{number % 50}", f"{number}")
         await awaiting(lambda: begin.mirror.drained, 10, "the changes")
@@ -417,7 +422,7 @@ def test_what_no_later_try_mends_is_a_failure(memory: Memory, begin: Run, error:
         begin.may_start.clear()
         begin.start_errors = [error]
         work = await begin.joined_host()
-        begin.runner.begin()
+        begin.runner.begin(CONTEXT)
         begin.may_start.set()
         await work
         assert (begin.failures, begin.runner.streaming.exception()) == ([error], error)
@@ -435,7 +440,7 @@ def test_who_does_not_wait_for_the_connector_hears_of_its_error_as_a_failure(
         work = asyncio.ensure_future(begin.runner._run())
         await awaiting(lambda: begin.joined, 10, "the start")
         assert begin.runner._joined.cancel()
-        begin.runner.begin()
+        begin.runner.begin(CONTEXT)
         assert begin.runner.stats == Stats()
         begin.may_join.set()
         await work
@@ -521,7 +526,7 @@ def test_what_cannot_be_written_is_not_waited_for(
 def test_corrections_are_acknowledged_at_once_and_entries_are_the_mirrors() -> None:
     mirror = Mirror(SEGMENTS, False, lambda moment: None)
     mirror.load("k", "v", None)
-    side, acked = MirrorCacheSide(mirror), list[tuple[int, int]]()
+    side, acked = MirrorCacheSide(mirror, refused_of(mirror)), list[tuple[int, int]]()
     side.acked = lambda segment, sequence: acked.append((segment, sequence))
     one = Operation(1, 6, "correct", b"k", b"v", None, 0, True)
     side.corrected(3, [one, one._replace(sequence=7)])

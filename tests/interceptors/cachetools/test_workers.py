@@ -66,6 +66,9 @@ def serving(kafka: Broker, prefix: str, folder: Path, command: str) -> Iterator[
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer:
                     return json.load(answer)
+            except urllib.error.HTTPError as error:
+                error.close()  # it holds the connection
+                return None
             except (urllib.error.URLError, ConnectionError, TimeoutError):
                 return None  # not yet, or its worker was killed
 

@@ -44,7 +44,7 @@ class Node:
         return self.loop.run_until_complete(case)
 
     async def session(self, **fields: str) -> Session:
-        session = await self.port.session(config(**fields), self.name, 1_000_000)
+        session = await self.port.session(config(**fields), self.name, lambda: 1_000_000)
         await session.open()
         return session
 

@@ -29,7 +29,7 @@ CONFIG = parse(
 
 
 async def node(loop: NodeLoop, port: MemoryPort, seen: list[str]) -> None:
-    session, brokers = await port.session(CONFIG, loop.name, 1000), port.brokers(CONFIG)
+    session, brokers = await port.session(CONFIG, loop.name, lambda: 1000), port.brokers(CONFIG)
     await brokers.ensure("t", 3, {})
     reader = await port.reader(CONFIG, "t")
     await reader.seek(dict.fromkeys(range(3), BEGINNING))

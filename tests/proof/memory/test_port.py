@@ -796,7 +796,7 @@ def test_what_is_hidden_is_found_by_whom_may_read(kafka: Kafka, node: Node) -> N
 
 def test_a_session_commits_once_it_is_open_and_after_an_error_once_it_is_opened_again(kafka: Kafka, node: Node) -> None:
     async def case() -> None:
-        session = await node.port.session(config(), "n1", 1_000_000)
+        session = await node.port.session(config(), "n1", lambda: 1_000_000)
         with pytest.raises(WriteFailed, match="no session is open"):
             await session.commit([record(b"0")])
         await session.open()
@@ -821,7 +821,7 @@ def test_a_record_that_is_too_large_for_the_client_is_refused(kafka: Kafka, node
     largest = size_of(record(b"x"))
 
     async def case() -> None:
-        session = await node.port.session(config(), "n1", largest)
+        session = await node.port.session(config(), "n1", lambda: largest)
         await session.open()
         await session.commit([record(b"x")])
         with pytest.raises(WriteFailed) as failed:
@@ -834,7 +834,7 @@ def test_a_record_that_is_too_large_for_the_client_is_refused(kafka: Kafka, node
 
 def test_a_session_whose_secret_is_missing_is_not_made(node: Node) -> None:
     with pytest.raises(ConfigError, match="NOT_SET is not set"):
-        node.run(node.port.session(config(producer_override_sasl_password="${env:NOT_SET}"), "n1", 1000))
+        node.run(node.port.session(config(producer_override_sasl_password="${env:NOT_SET}"), "n1", lambda: 1000))
 
 
 def test_the_moments_of_a_transaction_are_told(kafka: Kafka) -> None:
@@ -843,7 +843,7 @@ def test_the_moments_of_a_transaction_are_told(kafka: Kafka) -> None:
     port = MemoryPort(node.loop, kafka, moment=lambda name: moments.append((name, kafka.counts["commits"])))
 
     async def case() -> None:
-        session = await port.session(config(), "n1", 1_000_000)
+        session = await port.session(config(), "n1", lambda: 1_000_000)
         await session.open()
         await session.commit([record(b"1")])
         await session.commit([])

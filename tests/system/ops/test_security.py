@@ -169,7 +169,7 @@ def test_producer_and_consumer_alone(secure_for_all: SecureKafka, prefix: str) -
         reader = await port.reader(config("consumer"), "t")
         with pytest.raises(KafkaUnavailable, match=r"sasl\.password of consumer\.override"):
             await reader.seek({0: BEGINNING})
-        session = await port.session(config("producer"), f"{prefix}/node", 1_000_000)
+        session = await port.session(config("producer"), f"{prefix}/node", lambda: 1_000_000)
         with pytest.raises(WriteFailed, match=r"sasl\.password of producer\.override") as refused:
             await session.open()
         assert refused.value.denied

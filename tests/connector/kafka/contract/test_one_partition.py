@@ -135,7 +135,7 @@ async def test_a_partition_with_too_few_replicas_holds_up_an_id_and_nobody_else(
     stranger = world.stranger(world.identity("s"))
     for topic in (shared, other):
         stranger.write(topic, 0, b"ghost")
-    held_up = await (await world.node()).session(world.config(), world.identity("s"), MAX_MESSAGE_BYTES)
+    held_up = await (await world.node()).session(world.config(), world.identity("s"), lambda: MAX_MESSAGE_BYTES)
     async with world.lose_broker():
         began = loop.time()
         with pytest.raises(WriteFailed) as failed:

@@ -207,7 +207,7 @@ async def test_close_of_brokers_does_not_wait_for_them(world: World) -> None:
 
 async def test_the_port_closes_when_the_calls_under_way_have_ended(world: World) -> None:
     loop, port = asyncio.get_running_loop(), world.another_port(REQUEST)
-    session = await port.session(world.config(), world.identity(), 1000)
+    session = await port.session(world.config(), world.identity(), lambda: 1000)
     brokers, topic = port.brokers(world.config()), await world.topic()
     await opened(session)
     async with world.away():

@@ -113,7 +113,7 @@ async def test_close_waits_for_the_calls_under_way(world: World) -> None:
 
 async def test_a_session_whose_secrets_cannot_be_read_is_not_made(world: World) -> None:
     with pytest.raises(ConfigError):
-        await world.port.session(world.config(**UNRESOLVED), world.identity(), 1000)
+        await world.port.session(world.config(**UNRESOLVED), world.identity(), lambda: 1000)
 
 
 async def test_a_fence_whose_secrets_cannot_be_read_fails_as_one_that_is_not_answered(world: World) -> None:

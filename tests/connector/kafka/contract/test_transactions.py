@@ -11,7 +11,7 @@ import pytest
 
 from deelog_connector.core.effects import Cause
 from deelog_connector.kafka_port import BEGINNING, MAX_READ, OutRecord, WriteFailed
-from tests.connector.kafka.contract.world import IN_TIME, World, eventually, read, read_up
+from tests.connector.kafka.contract.world import IN_TIME, MAX_MESSAGE_BYTES, World, eventually, read, read_up
 
 
 def record(topic: str, value: bytes | None, partition: int = 0, key: bytes = b"k") -> OutRecord:
@@ -170,7 +170,7 @@ async def test_several_topics_are_written_to_together_or_not_at_all(world: World
 
 async def test_a_commit_needs_a_session(world: World) -> None:
     topic = await world.topic()
-    session = await world.port.session(world.config(), world.identity(), 1000)
+    session = await world.port.session(world.config(), world.identity(), lambda: 1000)
     with pytest.raises(WriteFailed) as failed:
         await session.commit([record(topic, b"v")])
     assert (failed.value.cause, failed.value.denied) == (Cause.LOST, False)
@@ -222,6 +222,21 @@ async def test_what_an_iterable_raises_ends_the_session(world: World) -> None:
     await session.open()
     await session.commit([record(topic, b"v")])
     assert await world.content(topic) == [b"v"]
+
+
+async def test_a_session_takes_the_size_that_is_in_force_when_it_is_opened(world: World) -> None:
+    topic, size = await world.topic(), [1000]
+    session = await world.port.session(world.config(), world.identity(), lambda: size[0])
+    large = random.Random(1).randbytes(100_000)  # not to be compressed
+    await session.open()
+    with pytest.raises(WriteFailed) as failed:
+        await session.commit([record(topic, large)])
+    assert failed.value.cause is Cause.REFUSED
+    size[0] = MAX_MESSAGE_BYTES
+    await session.open()
+    await session.commit([record(topic, large)])
+    await session.discard()
+    assert await world.content(topic) == [large]
 
 
 @pytest.mark.parametrize("limit", ["client", "topic"])

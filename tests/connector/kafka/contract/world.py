@@ -185,7 +185,7 @@ class World(ABC):
         self, end: str = ID, port: KafkaPort | None = None, size: int = MAX_MESSAGE_BYTES, **fields: object
     ) -> Session:
         """A session that is open."""
-        made = await (port or self.port).session(self.config(**fields), self.identity(end), size)
+        made = await (port or self.port).session(self.config(**fields), self.identity(end), lambda: size)
         self._made.push_async_callback(made.discard)
         await opened(made)
         return made
