@@ -40,7 +40,7 @@ from deelog_schemas.kafka.acls import missing_acl
 from deelog_schemas.kafka.client_log import client_log
 from deelog_schemas.kafka.connections import ADMIN_SETTINGS, Connections, settle
 from deelog_schemas.kafka.progress import ProducerLost
-from deelog_schemas.positions import PositionState, ResetState, decode_state
+from deelog_schemas.positions import ClaimState, PositionState, ResetState, decode_state
 from deelog_schemas.records import ON_CHANGES, ON_POSITIONS, Record, decode
 from deelog_spark.errors import DiffError, LossError, RightsError, TopicError
 from deelog_spark.folding.by_records import LOST, PositionsView
@@ -450,7 +450,7 @@ class Cluster:
         """The content of the positions topic; RecordError for a foreign record. `topic_id`: of the change topic."""
         partitions = self.layout(topic, wait=REQUEST_SECONDS).partitions
         begins, ends = self.begins(topic, partitions), self.ends(topic, partitions)
-        view = PositionsView({}, {})
+        view, segments = PositionsView({}, {}), 0
         for partition in range(partitions):
             for message in self.reader.read(topic, partition, begins[partition], ends[partition]):
                 record = record_of(message, ON_POSITIONS)
@@ -466,4 +466,6 @@ class Cluster:
                     view.open.pop(entry.segment, None)
                     if isinstance(entry.state, ResetState):
                         view.open[entry.segment] = entry.state
-        return view
+                elif isinstance(entry.state, ClaimState):
+                    segments = entry.state.segments
+        return view._replace(segments=segments)

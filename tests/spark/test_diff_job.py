@@ -563,6 +563,16 @@ def test_fewer_segments_than_the_nodes_have_are_refused(
         run(few, spark)
 
 
+def test_another_number_of_segments_than_the_cache_has_is_refused(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    cache = Cache(configured(kafka, prefix, tmp_path))
+    cache.claim(5)
+    more = configured(kafka, prefix, tmp_path, segment_count=256)
+    with pytest.raises(CheckpointError, match=r"has segment\.count=8, and here it is 256: set segment\.count=8"):
+        run(more, spark)
+
+
 def test_large_rows_of_a_reset_do_not_go_through_the_driver(
     config: Config, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

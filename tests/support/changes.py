@@ -15,9 +15,9 @@ from deelog_schemas.config import Config, parse
 from deelog_schemas.digest import digest_of
 from deelog_schemas.envelope import Stamp
 from deelog_schemas.header import CONTROL_HEADER_NAME, HEADER_NAME, Kind, node_number, pack
-from deelog_schemas.keys import control_key, partition_of, position_key, reset_key, segment_of
+from deelog_schemas.keys import claim_key, control_key, partition_of, position_key, reset_key, segment_of
 from deelog_schemas.operation import Entry, Operation, Reason
-from deelog_schemas.positions import PositionState, ResetState, encode_state
+from deelog_schemas.positions import ClaimState, PositionState, ResetState, encode_state
 from deelog_spark.kafka import RETRYING
 from tests.support.waiting import waiting
 
@@ -179,6 +179,9 @@ class Cache:
             whole = {**fields, "segments": self.segments, "partitions": self.partitions}
             self.control(segment, Kind.CLAIM, (live.epoch, live.sequence), whole)
             self.control(segment, Kind.ACTIVE, (live.epoch, live.sequence), fields)
+            names, layout = (self.topics.prefix, self.config["cache.name"]), (self.segments, self.partitions)
+            state = ClaimState(live.epoch, MEMBER, *names, *layout, 1)
+            self._positions(segment, claim_key(segment, MEMBER), encode_state(state), Kind.CLAIM_STATE)
 
     def begin(self, segment: int, reason: str = "overflow") -> None:
         """The begin of a reset. It is committed alone, and its offset is written to the positions topic."""

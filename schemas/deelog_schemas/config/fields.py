@@ -121,8 +121,9 @@ group("capture", "Capture",
         doc="When a write counts as acknowledged: `all` once every in-sync backup has applied it, `1` once the "
             "primary has, `0` once the primary has seen it."),
     Field("segment.count", INT, 256, low=1, high=16384,
-        doc="Units of ownership into which the keys are divided. The same on every node, and never changed once "
-            "there are topics."),
+        defaults=dict.fromkeys(IN_PROCESS, 16),
+        doc="Units of ownership into which the keys are divided. The same on every node and for the diff job, and "
+            "never changed once there are topics. Caches of a program, `capture()`, have 16 by default."),
     Field("tombstones.on.delete", BOOLEAN, True,
         doc="Write a tombstone after every delete, so that compaction forgets the key."),
     Field("skipped.operations", LIST, ("none",), allowed=("none", "c", "u", "d"), check=operations,

@@ -250,6 +250,11 @@ class Planner:
         begins, ends = self._bounds()
         on = {n: partition_of(n, self.partitions, self.segments) for n in range(self.segments)}
         lowest = dict(begins)
+        if view.segments not in (0, self.segments):
+            raise CheckpointError(
+                f"{self.topics.positions}: the cache has segment.count={view.segments}, and here it is "
+                f"{self.segments}: set segment.count={view.segments}"
+            )
         if foreign := [n for n in {*view.base, *view.open} if n >= self.segments]:
             raise CheckpointError(
                 f"{self.topics.positions} knows segment {max(foreign)}, and segment.count is {self.segments}: set it "

@@ -47,6 +47,8 @@ class PositionsView(NamedTuple):
     """The base offset, at which the last completed reset begins, or `LOST`."""
     open: dict[int, ResetState]
     """The open reset."""
+    segments: int = 0
+    """`segment.count` of whoever claims segments; 0 where nobody does."""
 
 
 class StartFold:

@@ -75,6 +75,15 @@ def test_each_role_requires_its_own() -> None:
     assert errors_of(lambda: parse(client, "client").topics)[0].field == "cache.name"
 
 
+def test_caches_of_a_program_have_defaults_of_their_own() -> None:
+    names = "segment.count", "reset.strategy"
+    assert [[parse(GOOD, role)[name] for name in names] for role in ("node", "cache", "connector")] == [
+        [256, "marker"],
+        [16, "tombstones"],
+        [16, "tombstones"],
+    ]
+
+
 def test_an_unknown_name_asked_for_is_a_key_error_that_helps() -> None:
     with pytest.raises(KeyError, match=r"max\.batch\.size"):
         parse(GOOD)["max.batch.sise"]
