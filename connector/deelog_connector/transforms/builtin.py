@@ -40,7 +40,7 @@ class _OfFields(Transform):
             return None
         if not isinstance(row.value, dict):
             raise ValueError(f"takes JSON objects (cache.value.format=json), not {type(row.value).__name__}")
-        return row._replace(value=self._fields(row.value))
+        return row.with_value(self._fields(row.value))
 
     def _fields(self, value: Object) -> Object:
         raise NotImplementedError

@@ -282,10 +282,10 @@ class Pipeline:
             old, new = self._values.read(before), self._values.read(after)
             record = Record(
                 self._topic,
-                self._keys.read(key).value,
+                self._keys.decoded(key),
                 code,
-                None if before is None else Row(old.value),
-                None if after is None else Row(new.value, expires_at),
+                old.row(),
+                new.row(expires_at),
                 MappingProxyType(source),
                 ts_us,
             )

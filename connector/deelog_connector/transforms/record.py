@@ -12,22 +12,56 @@ in which the cache changed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple
 
 from deelog_schemas.config.field import Field, Type
 
 
-class Row(NamedTuple):
-    """An entry, before or after a change.
+class Row:
+    """An entry, before or after a change. Immutable: `with_value` makes another one."""
 
-    `value` is a str where `cache.value.format` is `string`, bytes where it is `bytes`, the parsed JSON where it is
-    `json`. `expires_at` is in Unix milliseconds or None, and None in every `before`.
-    """
+    __slots__ = ("_expires_at", "_load", "_value")
 
-    value: Any
-    expires_at: int | None = None
+    def __init__(self, value: Any, expires_at: int | None = None) -> None:
+        self._value, self._expires_at = value, expires_at
+        self._load: Callable[[], Any] | None = None
+
+    @classmethod
+    def loaded_by(cls, load: Callable[[], Any], expires_at: int | None) -> Row:
+        """A row whose value `load` gives once a transform asks for it: many ask for the key alone."""
+        made = cls(None, expires_at)
+        made._load = load
+        return made
+
+    def waits_for(self, load: Callable[[], Any]) -> bool:
+        """Whether nobody has asked for the value that this gives."""
+        return self._load == load
+
+    @property
+    def value(self) -> Any:
+        """By `cache.value.format` a str (`string`), bytes (`bytes`), or the parsed JSON (`json`)."""
+        if self._load is not None:
+            self._value, self._load = self._load(), None
+        return self._value
+
+    @property
+    def expires_at(self) -> int | None:
+        """In Unix milliseconds or None, and None in every `before`."""
+        return self._expires_at
+
+    def with_value(self, value: Any) -> Row:
+        """With another value, and the same expiry."""
+        return Row(value, self._expires_at)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Row) and (self.value, self.expires_at) == (other.value, other.expires_at)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Row({self.value!r}, {self.expires_at!r})"
 
 
 Header = tuple[str, str | bytes | None]
@@ -55,13 +89,13 @@ class Record(NamedTuple):
         """With another value after the change; raises `ValueError` for a `d`, which has none."""
         if self.after is None:
             raise ValueError("a delete has no value after it")
-        return self._replace(after=self.after._replace(value=value))
+        return self._replace(after=self.after.with_value(value))
 
     def with_before(self, value: Any) -> Record:
         """With another value before the change; raises `ValueError` where there is none to replace."""
         if self.before is None:
             raise ValueError("there is no value before this change")
-        return self._replace(before=self.before._replace(value=value))
+        return self._replace(before=self.before.with_value(value))
 
     def with_header(self, name: str, value: str | bytes | None) -> Record:
         """With one header more."""

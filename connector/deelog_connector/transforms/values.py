@@ -14,49 +14,69 @@ from typing import Any, Final, NamedTuple
 
 from deelog_connector.transforms.record import Row
 
+_UNSEEN: Final = object()
+
 
 class Unencodable(Exception):
     """A captured value that is not of its format, or a transformed one that cannot be written."""
 
 
-class Read(NamedTuple):
-    """A captured value, and the transform's view of it."""
+class _Format(NamedTuple):
+    decode: Callable[[bytes], tuple[Any, str | None]]
+    """The value, and of JSON its text: see `Read`."""
+    encode: Callable[[Any], bytes]
 
-    raw: bytes | None
-    value: Any
-    text: str | None
-    """For JSON, the serialized value; empty where it is written anew in any case."""
-    write: Callable[[Any], bytes]
+
+class Read:
+    """A captured value, which is decoded once a transform asks for it."""
+
+    __slots__ = ("_format", "_raw", "_text", "_value")
+
+    def __init__(self, raw: bytes | None, form: _Format) -> None:
+        self._raw, self._format = raw, form
+        self._value: Any = _UNSEEN
+        """As the transforms have got it."""
+        self._text: str | None = None
+        """For JSON, the serialized value; empty where it is written anew in any case."""
+
+    def row(self, expires_at: int | None = None) -> Row | None:
+        """The transforms' view of it; None where there is no value."""
+        return None if self._raw is None else Row.loaded_by(self._load, expires_at)
+
+    def _load(self) -> Any:
+        assert self._raw is not None
+        self._value, self._text = self._format.decode(self._raw)
+        return self._value
 
     def written(self, row: Row | None) -> bytes | None:
         """The bytes to write after the transforms."""
-        if self.raw is None or row is None:
+        if self._raw is None or row is None:
             return None
-        if self.text is None:
-            return self.raw if row.value is self.value else self.write(row.value)
+        if row.waits_for(self._load):
+            return self._raw
+        if self._text is None:
+            return self._raw if row.value is self._value else self._format.encode(row.value)
         text = _dumped(row.value)
-        return self.raw if text == self.text else _encoded(text)
+        return self._raw if text == self._text else _encoded(text)
 
 
 class Values:
     """Converts keys or values of one format."""
 
     def __init__(self, format_name: str) -> None:
-        self._json = format_name == "json"
-        self._decode, self._write = _FORMATS[format_name]
+        self._format = _FORMATS[format_name]
 
     def read(self, raw: bytes | None) -> Read:
-        """The transform's view of captured bytes; None for None."""
-        if raw is None:
-            return Read(None, None, None, self._write)
-        if not self._json:
-            return Read(raw, self._decode(raw), None, self._write)
-        value, repeats = _loaded(raw)
-        return Read(raw, value, "" if repeats else _dumped(value), self._write)
+        """A captured value, or none."""
+        return Read(raw, self._format)
+
+    def decoded(self, raw: bytes) -> Any:
+        """A captured key or value as transforms see it."""
+        return self._format.decode(raw)[0]
 
 
-def _loaded(raw: bytes) -> tuple[Any, bool]:
-    """The value, of equal names the last one, and whether there are any."""
+def _loaded(raw: bytes) -> tuple[Any, str]:
+    """The value, of equal names the last one, and its text, empty where there are any."""
     repeats = False
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -66,9 +86,10 @@ def _loaded(raw: bytes) -> tuple[Any, bool]:
         return value
 
     try:
-        return json.loads(raw, object_pairs_hook=unique), repeats
+        value = json.loads(raw, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         raise Unencodable(f"a captured value is not JSON, though its format says so: {error}") from error
+    return value, "" if repeats else _dumped(value)
 
 
 def _dumped(value: Any) -> str:
@@ -93,8 +114,8 @@ def _bytes(value: Any) -> bytes:
     return bytes(value)
 
 
-_FORMATS: Final[dict[str, tuple[Callable[[bytes], Any], Callable[[Any], bytes]]]] = {
-    "string": (bytes.decode, _encoded),
-    "json": (_loaded, lambda value: _encoded(_dumped(value))),
-    "bytes": (bytes, _bytes),
+_FORMATS: Final = {
+    "string": _Format(lambda raw: (raw.decode(), None), _encoded),
+    "json": _Format(_loaded, lambda value: _encoded(_dumped(value))),
+    "bytes": _Format(lambda raw: (raw, None), _bytes),
 }

@@ -30,6 +30,17 @@ def test_a_record_is_changed_by_making_another() -> None:
     assert record == Record("t", "k", "u", Row("old"), Row("new", 7), {}, 17, (("a", b"1"),))
 
 
+def test_a_row_is_its_value_and_its_expiry() -> None:
+    row = Row.loaded_by(lambda: "v", 7)
+    assert repr(Row("v", 7)) == "Row('v', 7)"
+    assert row == Row("v", 7) == Row("w", 7).with_value("v")
+    assert row not in (Row("v"), Row("w", 7), "v")
+    with pytest.raises(AttributeError):
+        row.expires_at = 8  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        row.value = "w"  # type: ignore[misc]
+
+
 def test_an_option_is_text_and_required_unless_it_says_otherwise() -> None:
     made = option(name="a", doc="A.")
     assert (made.name, made.type, made.default, made.group) == ("a", Type.STRING, REQUIRED, "transforms")

@@ -94,14 +94,28 @@ def test_a_captured_value_that_is_no_json_is_a_failure(raw: bytes) -> None:
 @pytest.mark.parametrize(("format_name", "raw"), [("string", b"a"), ("json", b'{ "a": 1 }'), ("bytes", b"\xff")])
 def test_a_value_that_is_the_same_is_written_as_it_was_captured(format_name: str, raw: bytes) -> None:
     read = Values(format_name).read(raw)
-    assert read.written(Row(read.value)) == raw
-    assert (read.raw, read.text is None) == (raw, format_name != "json")
+    row, other = read.row(7), Values(format_name).read(b"1").row()
+    assert row is not None
+    assert read.written(row) == raw  # nobody has asked for the value
+    assert read.written(other) == b"1"
+    assert (read.written(Row(row.value)), read.written(row), row.expires_at) == (raw, raw, 7)
+
+
+def test_a_value_is_decoded_when_it_is_asked_for_and_once() -> None:
+    broken, read = Values("json").read(b"{"), Values("json").read(b'{ "a": [1] }')
+    assert broken.written(broken.row()) == b"{"
+    row = read.row()
+    assert row is not None
+    assert row.value is row.value
+    row.value["a"].append(2)
+    assert read.written(row) == b'{"a":[1,2]}'
 
 
 @pytest.mark.parametrize(
     ("format_name", "raw", "value", "written"),
     [
         ("string", b"a", "\u00e4", b"\xc3\xa4"),
+        ("json", b"1", None, b"null"),
         ("json", b'{ "a": 1 }', {"a": 2, "b": ["\u00e4"]}, b'{"a":2,"b":["\xc3\xa4"]}'),
         ("bytes", b"a", b"\xff", b"\xff"),
         ("bytes", b"a", memoryview(b"b"), b"b"),
@@ -114,7 +128,7 @@ def test_a_value_that_was_changed_is_written_anew(format_name: str, raw: bytes, 
 def test_nothing_is_read_and_written_as_nothing() -> None:
     for format_name in ("string", "json", "bytes"):
         read = Values(format_name).read(None)
-        assert (read.raw, read.value, read.text, read.written(Row("x"))) == (None, None, None, None)
+        assert (read.row(5), read.written(Row("x"))) == (None, None)
     assert Values("string").read(b"a").written(None) is None
 
 
@@ -122,6 +136,7 @@ def test_nothing_is_read_and_written_as_nothing() -> None:
     ("format_name", "value", "words"),
     [
         ("string", 5, "the value is a int, and the format takes text"),
+        ("string", None, "the value is a NoneType, and the format takes text"),
         ("string", "a\ud800", "the value is text that is no UTF-8: surrogates not allowed at 1"),
         ("bytes", "a", "the value is a str, and the format takes bytes"),
         ("json", {1, 2}, "the value is no JSON: Object of type set is not JSON serializable"),
