@@ -231,10 +231,11 @@ class RedisWorld(Run[Hosted]):
             return False
         if known is None or leader.redis.cluster is None:
             return True
-        follows = known.members.get(known.me.follows)
-        return (
-            follows is not None and follows.port == leader.redis.port and follows.slots == leader.redis.cluster.me.slots
-        )
+        follows, led = known.members.get(known.me.follows), leader.redis.cluster
+        if follows is None or follows.port != leader.redis.port or follows.slots != led.me.slots:
+            return False
+        # Who had not heard of the leader's epoch could get the same one, and lose to it when it comes back.
+        return known.epoch >= led.me.epoch
 
     def follow(self, server: Server) -> None:
         """It becomes a replica of the primary, unless it is that itself by now."""
