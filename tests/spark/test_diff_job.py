@@ -656,6 +656,18 @@ def test_a_diff_topic_that_would_forget_is_refused(
         run(config, spark)
 
 
+def test_a_diff_topic_that_forgets_deletes_soon_is_told(
+    kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = configured(kafka, prefix, tmp_path)
+    cache, lag = Cache(config), str(config["reader.max.lag.ms"])
+    settings = {"cleanup.policy": "compact", "min.compaction.lag.ms": lag, "delete.retention.ms": "1000"}
+    topic = NewTopic(config.topics.diff, num_partitions=2, replication_factor=1, config=settings)
+    cache.admin.create_topics([topic])[config.topics.diff].result(30)
+    run(config, spark)
+    assert [m.partition(":")[2][:25] for m in caplog.messages if m.startswith("topic")] == [" delete.retention.ms=1000"]
+
+
 def test_a_start_that_was_planned_for_another_topic_is_planned_anew(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

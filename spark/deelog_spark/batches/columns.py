@@ -70,7 +70,7 @@ def merged(changes: DataFrame, rows: DataFrame, partitions: int) -> DataFrame:
 
 def ordered(rows: DataFrame, partitions: int) -> DataFrame:
     """Rows in the order in which they are written, a task per partition."""
-    return rows.repartition(partitions, "partition").sortWithinPartitions(*ROW_ORDER)
+    return rows.repartitionById(partitions, "partition").sortWithinPartitions(*ROW_ORDER)
 
 
 def decodable(rows: DataFrame, config: Config) -> DataFrame:

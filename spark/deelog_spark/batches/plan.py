@@ -116,6 +116,13 @@ class Planner:
     def _check_diff(self, settings: Mapping[str, str]) -> None:
         """The diff topic is the job's state: it may lose only what is overwritten."""
         needed = self.config["reader.max.lag.ms"]
+        if (kept := int(settings["delete.retention.ms"])) < needed:
+            log.warning(
+                "topic %s: delete.retention.ms=%d is below reader.max.lag.ms=%d: who was away may miss deletes",
+                self.topics.diff,
+                kept,
+                needed,
+            )
         policy, lag = settings["cleanup.policy"], int(settings["min.compaction.lag.ms"])
         if policy != "compact" or lag < needed:
             raise TopicError(

@@ -38,6 +38,14 @@ def decoded(spark: SparkSession, config: Config, *rows: Row) -> list[Any]:
     return columns.decoded(frame, config, "t").selectExpr("op", "key", "after.value", "length(after.value)").collect()
 
 
+def test_each_partition_is_a_task_of_its_own(spark: SparkSession) -> None:
+    """By a hash 100 partitions are some 65 tasks, of which some have three."""
+    rows = [row(PLAIN, n, b"1")._replace(partition=n % 100) for n in range(200)]
+    frame = spark.createDataFrame(pa.Table.from_batches(columns.batches_of(rows), ROW_SCHEMA))
+    tasks = columns.ordered(frame, 100).rdd.glom().map(lambda part: [(r.partition, r.offset) for r in part]).collect()
+    assert sorted(tasks) == [[(n, n), (n, n + 100)] for n in range(100)]
+
+
 @pytest.mark.parametrize("config", [PLAIN, WITH_SCHEMAS])
 def test_both_wrappings_are_read(spark: SparkSession, config: Config) -> None:
     rows = row(PLAIN, 1, b"1"), row(WITH_SCHEMAS, 2, b"2")
