@@ -112,7 +112,8 @@ class DiffJob:
         self._failure: BaseException | None = None
         self._stopping = False
         self._in_batch = threading.Lock()
-        self._renewed = time.monotonic()
+        self._ended = threading.Event()
+        self._renewing: threading.Thread | None = None
 
     SMALL_RECORDS = 20_000
     """The driver writes batches of at most so many records itself: 0.1 s instead of 1."""
@@ -157,6 +158,8 @@ class DiffJob:
         state = plans.resume()
         if isinstance(state, Batch):
             self._started = state
+            # At each start: one that runs for minutes a day comes to no hour.
+            self._replacing(plans, functools.partial(self._renew, plans.partitions, state.checkpoint))
             self._start_sinks(self._checkpoint.latest() or state, None)
         else:
             self._started = self._replacing(plans, functools.partial(self._begin, plans, state))
@@ -171,6 +174,9 @@ class DiffJob:
         writing = load_kafka(source).writeStream.foreachBatch(self._batch).trigger(**trigger)
         writing = writing.option("checkpointLocation", uri_of(self._checkpoint.spark))
         self._query = writing.queryName(f"{self.topics.diff}-{uuid.uuid4().hex[:8]}").start()
+        given = plans.partitions, self._started.checkpoint
+        self._renewing = threading.Thread(target=self._renew_again, args=given, name="deelog-offsets", daemon=True)
+        self._renewing.start()
         return self
 
     def await_termination(self, timeout: float | None = None) -> bool:
@@ -203,6 +209,7 @@ class DiffJob:
         A batch that takes longer than 60 s is interrupted; the next start does it again.
         """
         self._stopping = True
+        self._ended.set()
         if self._query is not None:
             # `query.stop()` waits for the batch, whose Python part may wait for Spark: let it finish first.
             if self._in_batch.acquire(timeout=_STOP_SECONDS):
@@ -215,6 +222,8 @@ class DiffJob:
         if self._spark is not None and self._given is None:
             self._spark.stop()
             self._spark = None
+        if self._renewing is not None:
+            self._renewing.join(_STOP_SECONDS)
         self._writer.close()
         if self._metrics is not None:
             self._metrics.close()
@@ -380,7 +389,6 @@ class DiffJob:
             for sink in self._sinks:
                 sink.write(differences, plan.checkpoint, number)
         state = plan.done(before.totals, counts, plans.report_dead_letters(number, results))
-        self._renew(state)
         self._checkpoint.write_state(state)
         return state
 
@@ -453,13 +461,20 @@ class DiffJob:
         ]
         return results, frame
 
-    def _renew(self, state: Batch) -> None:
-        """Commits every marker again once an hour: offsets of a partition without changes would expire."""
-        if time.monotonic() - self._renewed > _RENEW_SECONDS:
-            for partition, end in state.end.items():
-                self._writer.write(partition, [], state.checkpoint, state.number, end, renew=True)
-            self._writer.close()
-            self._renewed = time.monotonic()
+    def _renew(self, partitions: int, checkpoint: str) -> None:
+        self._writer.renew(range(partitions), checkpoint)
+        self._writer.close()
+
+    def _renew_again(self, partitions: int, checkpoint: str) -> None:
+        """Once an hour, between two batches, also where nothing changes for days."""
+        while not self._ended.wait(_RENEW_SECONDS):
+            with self._in_batch:
+                if self._stopping or self._failure is not None:
+                    return
+                try:
+                    self._renew(partitions, checkpoint)
+                except (DiffError, KafkaException) as error:  # the next batch, or the next hour, meets it, too
+                    log.warning("the job's offsets are not renewed: %s", error)
 
     def _report(self, state: Batch, seconds: float) -> None:
         self._checkpoint.write_progress(state)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from deelog_schemas import canonical
 from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME, Kind, pack
-from deelog_spark import DiffJob
+from deelog_spark import DiffJob, diff_job
 from deelog_spark.batches.plan import Planner
 from deelog_spark.errors import BusyError, CheckpointError, DiffError, TopicError
+from deelog_spark.folding.diff_record import renderer_of
+from deelog_spark.sinks.kafka import Writer
 from tests.spark import scenes
 from tests.spark.reference import expected, held, in_parquet, in_topic, read, unordered
 from tests.spark.scenes import Carried
@@ -601,6 +605,46 @@ def test_lost_group_offset_stops_the_job(config: Config, spark: SparkSession) ->
     cache.put(cache.key(0, 0), b"v")
     with pytest.raises(CheckpointError, match="holds no offset"):
         run(config, spark)
+
+
+def commits(config: Config) -> int:
+    """How many offsets and markers Kafka has of the job's group, and of others that share its partition."""
+    topic, group, number = "__consumer_offsets", config.topics.diff_group, 0
+    for character in group:  # as Java's `hashCode`
+        number = (31 * number + ord(character)) % 2**32
+    signed = number - 2**32 if number >= 2**31 else number
+    with closing(Consumer({"bootstrap.servers": ",".join(config["bootstrap.servers"]), "group.id": "none"})) as reader:
+        count = len(reader.list_topics(topic, 20).topics[topic].partitions)
+        return reader.get_watermark_offsets(TopicPartition(topic, abs(signed) % count), timeout=20)[1]
+
+
+def test_a_job_that_runs_for_a_minute_a_day_renews_its_offsets(config: Config, spark: SparkSession) -> None:
+    run_on(config, spark)
+    before = commits(config)
+    run(config, spark)
+    assert commits(config) >= before + 4  # on two partitions an offset, and a marker
+
+
+def test_a_job_renews_its_offsets_while_nothing_changes(
+    config: Config, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diff_job, "_RENEW_SECONDS", 0.2)
+    cache = run_on(config, spark)
+    job = DiffJob(config, spark).start()
+    try:
+        marks = [job._writer.stored(partition) for partition in range(2)]
+        before = commits(config)
+        waiting(lambda: commits(config) >= before + 8, 60, "two renewals")
+    finally:
+        job.stop()
+    writer = Writer(config, renderer_of(config))
+    assert [writer.stored(partition) for partition in range(2)] == marks
+    with pytest.raises(BusyError, match="another diff job"):
+        writer.renew([0], "of another job")
+    writer.close()
+    cache.put(cache.key(0, 0), b"v")
+    run(config, spark)
+    check(cache, config)
 
 
 def test_topics_that_do_not_fit(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:

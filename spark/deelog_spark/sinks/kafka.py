@@ -281,6 +281,15 @@ class Writer:
             end = 0 if stored is None else stored.end
             self.write(partition, (), _claim_of(checkpoint), START, end, claims=True)
 
+    def renew(self, partitions: Iterable[int], checkpoint: str) -> None:
+        """Commits the markers again as they are: Kafka forgets those of a group that commits nothing for a week."""
+        for partition in partitions:
+            mark = self.stored(partition)
+            if mark is not None:
+                if mark.checkpoint != checkpoint:  # before that job's producer is fenced for it
+                    raise self._busy(partition, mark)
+                self.write(partition, (), checkpoint, mark.batch, mark.end, renew=True)
+
     def claimed(self, partitions: Iterable[int], checkpoint: str) -> bool:
         """Whether nobody has written since this start's claim but itself."""
         own = {checkpoint, _claim_of(checkpoint)}
@@ -432,15 +441,18 @@ class Writer:
             return stored.end >= marker.end, stored.end
         if claims or (stored is not None and stored.checkpoint == _claim_of(marker.checkpoint)):
             return False, 0
-        name = f"{self._topics.changes}[{partition}]"
-        if stored is None:
-            raise CheckpointError(
-                f"{name}: the group {self._topics.diff_group} holds no offset beside a checkpoint that is not empty "
-                "(groups expire, or it was deleted): delete the checkpoint; the job then starts over and emits "
-                "differences only"
-            )
-        raise BusyError(
-            f"{name}: another diff job (checkpoint {stored.checkpoint}) writes {self._topics.diff}: stop one"
+        if stored is not None:
+            raise self._busy(partition, stored)
+        raise CheckpointError(
+            f"{self._topics.changes}[{partition}]: the group {self._topics.diff_group} holds no offset beside a "
+            "checkpoint that is not empty (groups expire, or it was deleted): delete the checkpoint; the job then "
+            "starts over and emits differences only"
+        )
+
+    def _busy(self, partition: int, other: BatchMarker) -> BusyError:
+        return BusyError(
+            f"{self._topics.changes}[{partition}]: another diff job (checkpoint {other.checkpoint}) writes "
+            f"{self._topics.diff}: stop one"
         )
 
     def _rendered(self, row: Row) -> DiffRecord:
