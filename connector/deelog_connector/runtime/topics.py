@@ -51,7 +51,7 @@ async def ensure_signal_topic(brokers: Brokers, topic: str) -> None:
 
 
 async def look_at_topics(brokers: Brokers, config: Config) -> tuple[int, list[str]]:
-    """The same of the topics of a cache that runs."""
+    """The change topic's `max.message.bytes`, and what is unsafe in the topics of a cache that runs."""
     topics = config.topics
     return _found(await brokers.settings(topics.changes), await brokers.settings(topics.positions), config)
 

@@ -43,7 +43,8 @@ class Refused:
         if not (segments := self._segments):
             return ""
         number, why = next(iter(segments.items()))
-        return f"{len(segments)} segments wait, segment {number} since {why}; they are tried again"
+        others = f", and {len(segments) - 1} others" if len(segments) > 1 else ""
+        return f"segment {number} waits{others}: {why}; tried again within a minute"
 
     def look(self, connector: Connector) -> None:
         """Takes over what the topic allows, and tries again what was refused."""

@@ -81,7 +81,7 @@ def test_a_segment_is_tried_again_after_longer_and_longer_waits(
         before = len(connector.repaired)
         made.look(cast("Connector", connector))
         times += [clock.now] * (len(connector.repaired) - before)
-    assert made.why == "1 segments wait, segment 3 since it is too large; they are tried again"
+    assert made.why == "segment 3 waits: it is too large; tried again within a minute"
     waits = [round(after - before) for before, after in pairwise(times)]
     assert (waits[:6], set(waits[6:])) == ([1, 2, 4, 8, 16, 32], {60})
 
@@ -95,11 +95,13 @@ def test_a_segment_is_tried_again_after_longer_and_longer_waits(
     assert made.why == ""
     assert caplog.messages == ["cache sessions: Kafka takes all of its segments again"]
     connector.stop(4)
+    connector.stop(5)
     clock.now += 61.0
     made.look(cast("Connector", connector))
+    assert made.why.startswith("segment 4 waits, and 1 others: ")
     clock.now += 1.0
     made.look(cast("Connector", connector))
-    assert connector.repaired == [*[[3]] * len(times), [4], [4]]
+    assert connector.repaired == [*[[3]] * len(times), [4, 5], [4, 5]]
 
 
 def test_a_reset_leaves_out_what_the_topic_does_not_take(
@@ -142,7 +144,7 @@ def test_one_entry_that_is_refused_keeps_no_other_from_kafka(live: LiveMemory, p
         live.kafka.refused.add(b'{"key":"odd"}')
         cache["odd"] = "1"
         waiting(lambda: capture.failure, SECONDS, "the failure")
-        assert "segments wait, segment" in str(capture.failure)
+        assert f"segment {segment_of(b'odd', SEGMENTS)} waits: the broker refused a record" in str(capture.failure)
         others = [f"k{n}" for n in range(40) if segment_of(b"k%d" % n, SEGMENTS) != segment_of(b"odd", SEGMENTS)]
         for key in others:
             cache[key] = "1"
@@ -159,7 +161,7 @@ def test_who_waits_for_the_stream_hears_what_it_waits_for(live: LiveMemory, pref
     live.kafka.refused.add(b'{"key":"odd"}')
     with deelog.capture(cache, config(live, prefix)) as capture:
         waiting(lambda: capture.failure, SECONDS, "the failure")
-        with pytest.raises(TimeoutError, match="does not stream after 0 s: 1 segments wait, segment"):
+        with pytest.raises(TimeoutError, match=r"does not stream after 0 s: segment \d+ waits: "):
             capture.wait_until_streaming(0)
         del cache["odd"]
         capture.wait_until_streaming(SECONDS)
