@@ -55,6 +55,7 @@ _T = TypeVar("_T")
 _SETTLE_SECONDS: Final = 5.0
 _STOP_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.2
+_LOOK_SECONDS: Final = 10.0
 _RENEW_SECONDS: Final = 3600.0
 _VISIBLE_SECONDS: Final = 5.0
 """How late the markers of a commit may be before its producer is replaced, which waits for them."""
@@ -113,7 +114,9 @@ class DiffJob:
         self._stopping = False
         self._in_batch = threading.Lock()
         self._ended = threading.Event()
-        self._renewing: threading.Thread | None = None
+        self._beside: threading.Thread | None = None
+        self._gone: CheckpointError | None = None
+        """The diff topic was deleted."""
 
     SMALL_RECORDS = 20_000
     """The driver writes batches of at most so many records itself: 0.1 s instead of 1."""
@@ -174,9 +177,9 @@ class DiffJob:
         writing = load_kafka(source).writeStream.foreachBatch(self._batch).trigger(**trigger)
         writing = writing.option("checkpointLocation", uri_of(self._checkpoint.spark))
         self._query = writing.queryName(f"{self.topics.diff}-{uuid.uuid4().hex[:8]}").start()
-        given = plans.partitions, self._started.checkpoint
-        self._renewing = threading.Thread(target=self._renew_again, args=given, name="deelog-offsets", daemon=True)
-        self._renewing.start()
+        given = plans, self._started.checkpoint
+        self._beside = threading.Thread(target=self._look_after, args=given, name="deelog-diff-looks", daemon=True)
+        self._beside.start()
         return self
 
     def await_termination(self, timeout: float | None = None) -> bool:
@@ -196,6 +199,8 @@ class DiffJob:
                 raise self._explained(error) from error
             if self._stopping:
                 return True
+            if self._gone is not None:
+                raise self._gone
             if deadline is not None and time.monotonic() >= deadline:
                 return False
 
@@ -222,8 +227,8 @@ class DiffJob:
         if self._spark is not None and self._given is None:
             self._spark.stop()
             self._spark = None
-        if self._renewing is not None:
-            self._renewing.join(_STOP_SECONDS)
+        if self._beside is not None:
+            self._beside.join(_STOP_SECONDS)
         self._writer.close()
         if self._metrics is not None:
             self._metrics.close()
@@ -339,6 +344,8 @@ class DiffJob:
         with self._in_batch:
             if self._stopping:
                 raise DiffError("the job is stopping")
+            if self._gone is not None:
+                raise self._gone
             begun = time.monotonic()
             try:
                 assert self._planner is not None
@@ -465,16 +472,24 @@ class DiffJob:
         self._writer.renew(range(partitions), checkpoint)
         self._writer.close()
 
-    def _renew_again(self, partitions: int, checkpoint: str) -> None:
-        """Once an hour, between two batches, also where nothing changes for days."""
-        while not self._ended.wait(_RENEW_SECONDS):
-            with self._in_batch:
-                if self._stopping or self._failure is not None:
-                    return
-                try:
-                    self._renew(partitions, checkpoint)
-                except (DiffError, KafkaException) as error:  # the next batch, or the next hour, meets it, too
-                    log.warning("the job's offsets are not renewed: %s", error)
+    def _look_after(self, plans: Planner, checkpoint: str) -> None:
+        """Notices that the diff topic is gone, and renews the offsets, also where nothing changes for days."""
+        renewed = time.monotonic()
+        while not self._ended.wait(_LOOK_SECONDS):
+            try:
+                plans.check_diff()
+                if time.monotonic() < renewed + _RENEW_SECONDS:
+                    continue
+                renewed = time.monotonic()
+                with self._in_batch:
+                    if self._stopping or self._failure is not None:
+                        return
+                    self._renew(plans.partitions, checkpoint)
+            except CheckpointError as error:
+                self._gone = error
+                return
+            except (DiffError, KafkaException) as error:  # the next batch meets it, too
+                log.warning("the job looks again later: %s", error)
 
     def _report(self, state: Batch, seconds: float) -> None:
         self._checkpoint.write_progress(state)

@@ -630,6 +630,7 @@ def test_a_job_renews_its_offsets_while_nothing_changes(
 ) -> None:
     monkeypatch.setattr(diff_job, "_RENEW_SECONDS", 0.2)
     cache = run_on(config, spark)
+    monkeypatch.setattr(diff_job, "_LOOK_SECONDS", 0.1)
     job = DiffJob(config, spark).start()
     try:
         marks = [job._writer.stored(partition) for partition in range(2)]
@@ -645,6 +646,26 @@ def test_a_job_renews_its_offsets_while_nothing_changes(
     cache.put(cache.key(0, 0), b"v")
     run(config, spark)
     check(cache, config)
+
+
+@pytest.mark.parametrize("again", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_diff_topic_that_is_deleted_ends_an_idle_job(
+    config: Config, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    monkeypatch.setattr(diff_job, "_LOOK_SECONDS", 0.1)
+    cache, topic = run_on(config, spark), config.topics.diff
+    job = DiffJob(config, spark).start()
+    try:
+        cache.admin.delete_topics([topic])[topic].result(30)
+        if again:
+            made = NewTopic(topic, num_partitions=2, replication_factor=1)
+            waiting(lambda: topic not in cache.admin.list_topics(timeout=20).topics, 30, "the end of the topic")
+            cache.admin.create_topics([made])[topic].result(30)
+        why = "was deleted and made again: delete the checkpoint" if again else "was deleted: delete the checkpoint"
+        with pytest.raises(CheckpointError, match=why):
+            job.await_termination(60)
+    finally:
+        job.stop()
 
 
 def test_topics_that_do_not_fit(kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession) -> None:

@@ -26,7 +26,7 @@ from deelog_spark.errors import BusyError, CheckpointError, LossError, TopicErro
 from deelog_spark.folding import by_columns, by_records
 from deelog_spark.folding.diff_record import RESET, Renderer, Row, tolerant
 from deelog_spark.folding.walk import Ended, Segment
-from deelog_spark.kafka import Cluster, KafkaException
+from deelog_spark.kafka import REQUEST_SECONDS, Cluster, KafkaException
 from deelog_spark.sinks.kafka import BatchMarker, Writer, Written
 
 if TYPE_CHECKING:
@@ -130,6 +130,17 @@ class Planner:
                 "records that the job still needs; set cleanup.policy=compact and min.compaction.lag.ms to "
                 f"reader.max.lag.ms ({needed}) or more, and delete topic and checkpoint if records may be gone already"
             )
+
+    def check_diff(self) -> None:
+        """CheckpointError where the diff topic was deleted: nobody would write again what it had."""
+        try:
+            found = self._cluster.layout(self.topics.diff, REQUEST_SECONDS).topic_id
+        except TopicError:
+            found = ""
+        if found != self.identity.diff_id:
+            why = "was deleted and made again" if found else "was deleted"
+            remedy = f"delete the checkpoint {self._checkpoint.root}; {START_OVER}"
+            raise CheckpointError(f"topic {self.topics.diff} {why}: {remedy}")
 
     def _prepare_dead_letters(self, changes: Mapping[str, str]) -> None:
         topic = self.config["errors.deadletterqueue.topic.name"]
