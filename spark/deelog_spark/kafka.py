@@ -429,15 +429,19 @@ class Cluster:
         """The first offset of every partition."""
         return self._list(topic, partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
+    def since(self, topic: str, partitions: int, moment_ms: int) -> dict[int, int]:
+        """The first offset of every partition whose record is of that moment or later; -1 where there is none."""
+        return self._list(topic, partitions, OffsetSpec.for_timestamp(moment_ms), least=-1)
+
     @RETRYING.wraps
-    def _list(self, topic: str, partitions: int, spec: OffsetSpec) -> dict[int, int]:
+    def _list(self, topic: str, partitions: int, spec: OffsetSpec, least: int = 0) -> dict[int, int]:
         asked = {TopicPartition(topic, p): spec for p in range(partitions)}
         answers = self._admin.list_offsets(
             asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_SECONDS
         )
         try:
             offsets = {tp.partition: future.result(REQUEST_SECONDS).offset for tp, future in answers.items()}
-            if min(offsets.values(), default=0) < 0:
+            if min(offsets.values(), default=0) < least:
                 # librdkafka 2.16 answers -1001 without an error where a broker does not answer in time.
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{topic}: an offset was not answered in time"))
             return offsets

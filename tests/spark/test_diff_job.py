@@ -17,9 +17,11 @@ from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME, Kind, pack
 from deelog_spark import DiffJob, diff_job
+from deelog_spark.batches.checkpoint import Checkpoint
 from deelog_spark.batches.plan import Planner
 from deelog_spark.errors import BusyError, CheckpointError, DiffError, TopicError
 from deelog_spark.folding.diff_record import renderer_of
+from deelog_spark.kafka import Cluster
 from deelog_spark.sinks.kafka import Writer
 from tests.spark import scenes
 from tests.spark.reference import expected, held, in_parquet, in_topic, read, unordered
@@ -646,6 +648,49 @@ def test_a_job_renews_its_offsets_while_nothing_changes(
     cache.put(cache.key(0, 0), b"v")
     run(config, spark)
     check(cache, config)
+
+
+def aged(config: Config, ms: int) -> None:
+    """The job's states become that much older."""
+    for path in (Path(config["diff.checkpoint.location"]) / "state").glob("*.json"):
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps(content | {"written_ms": content["written_ms"] - ms}))
+
+
+def test_not_the_age_of_the_state_but_that_of_what_is_unread_makes_a_job_start_over(
+    config: Config, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    again = "what is unread is older than reader.max.lag.ms: starting over from the base offsets"
+    cache = run_on(config, spark)
+    for key in (cache.key(0, 0), cache.key(7, 0)):
+        cache.put(key, b"first")
+    run(config, spark)
+    aged(config, 2 * int(config["reader.max.lag.ms"]))
+    cache.put(cache.key(0, 0), b"young")
+    run(config, spark)
+    assert again not in caplog.messages
+
+    aged(config, 2 * int(config["reader.max.lag.ms"]))
+    run(config, spark)  # nothing is unread
+    assert again not in caplog.messages
+    for behind in (False, True):
+        ends = job_ends(config)
+        found = {partition: end + 1 if behind else -1 for partition, end in ends.items()}
+        aged(config, 2 * int(config["reader.max.lag.ms"]))
+        cache.put(cache.key(0, 0), b"later")
+        monkeypatch.setattr(Cluster, "since", lambda *_, found=found: found)
+        caplog.clear()
+        run(config, spark)
+        assert again in caplog.messages
+        assert job_ends(config) != ends
+    rows = held(in_topic(config, cache.partitions))
+    assert {key: row.value for key, row in rows.items()} == {k: entry.value for k, entry in cache.entries().items()}
+
+
+def job_ends(config: Config) -> dict[int, int]:
+    state = Checkpoint(config["diff.checkpoint.location"]).now()
+    assert state is not None
+    return dict(state.end)
 
 
 @pytest.mark.parametrize("again", [True, pytest.param(False, marks=pytest.mark.slow)])

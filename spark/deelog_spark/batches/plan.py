@@ -186,9 +186,8 @@ class Planner:
                 f"whole checkpoint; {START_OVER}"
             )
         marks = self._check_marks(latest)
-        age = time.time() * 1000 - latest.written_ms
-        if age > self.config["reader.max.lag.ms"] and self._bounds()[1] != latest.end:
-            log.warning("the state is older than reader.max.lag.ms: starting over from the base offsets")
+        if self._was_away_too_long(latest):
+            log.warning("what is unread is older than reader.max.lag.ms: starting over from the base offsets")
             self._checkpoint.forget()
             return latest.totals
         if self.config["on.data.loss"] == "fail":
@@ -201,6 +200,17 @@ class Planner:
         waiting = [n for n, s in latest.segments.items() if s.open is not None and not s.open.reset_id]
         self._request_resets(waiting, "records are gone from the change topic")
         return first
+
+    def _was_away_too_long(self, latest: Batch) -> bool:
+        """Whether compaction may have taken what is unread: a delete and its tombstone leave nothing behind."""
+        oldest = int(time.time() * 1000) - int(self.config["reader.max.lag.ms"])
+        ends = self._bounds()[1]
+        unread = [partition for partition, end in latest.end.items() if ends[partition] != end]
+        if not unread or latest.written_ms > oldest:
+            return False
+        # Nothing from there on is that old. What is gone may have been, so this must be where the job goes on.
+        young = self._cluster.since(self.topics.changes, self.partitions, oldest)
+        return any(not 0 <= young[partition] <= latest.end[partition] for partition in unread)
 
     def _check_marks(self, latest: Batch) -> dict[int, BatchMarker]:
         """The diff topic's marks, by partition."""
