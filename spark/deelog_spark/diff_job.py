@@ -22,6 +22,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import orjson
@@ -56,6 +57,7 @@ _SETTLE_SECONDS: Final = 5.0
 _STOP_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.2
 _LOOK_SECONDS: Final = 10.0
+_WRITTEN_AT_ONCE: Final = 16
 _RENEW_SECONDS: Final = 3600.0
 _VISIBLE_SECONDS: Final = 5.0
 """How late the markers of a commit may be before its producer is replaced, which waits for them."""
@@ -462,11 +464,13 @@ class DiffJob:
             table = pa.Table.from_batches(columns.batches_of(rows), ROW_SCHEMA)
             return self._session().createDataFrame(table).coalesce(1)  # one task, no shuffle
 
-        results = [
-            self._writer.write(partition, group, plan.checkpoint, plan.number, plan.end[partition])
-            for partition, group in itertools.groupby(rows, key=lambda row: row.partition)
-        ]
-        return results, frame
+        def write(part: tuple[int, list[Row]]) -> Written:
+            return self._writer.write(*part, plan.checkpoint, plan.number, plan.end[part[0]])
+
+        parts = [(number, list(group)) for number, group in itertools.groupby(rows, key=lambda row: row.partition)]
+        # A transaction waits for the brokers most of its time.
+        with ThreadPoolExecutor(_WRITTEN_AT_ONCE, "deelog-write") as pool:
+            return list(pool.map(write, parts)), frame
 
     def _renew(self, partitions: int, checkpoint: str) -> None:
         self._writer.renew(range(partitions), checkpoint)

@@ -75,7 +75,7 @@ def scene(pair: tuple[EmbeddedKafka, EmbeddedKafka], prefix: str, tmp_path: Path
 
 def commit_without_a_leader(scene: Scene, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The next commit with rows for the partition is answered, and its marker is lost there."""
-    commit, begun, done = writer._progress.commit, list[str](), list[str]()
+    commit, begun, done = writer._progress[AWAY].commit, list[str](), list[str]()
 
     def committed(producer: Any, again: Any) -> None:
         mine: Any = writer._producers.get(AWAY)
@@ -89,7 +89,7 @@ def commit_without_a_leader(scene: Scene, writer: Writer, monkeypatch: pytest.Mo
         scene.regain()
         done.append("committed")
 
-    monkeypatch.setattr(writer._progress, "commit", committed)
+    monkeypatch.setattr(writer._progress[AWAY], "commit", committed)
     return done
 
 

@@ -120,21 +120,20 @@ def test_a_record_waits_for_room_in_the_queue_while_that_gets_shorter(prefix: st
     config = config_of("127.0.0.1:1", prefix, str(tmp_path))
     writer, checked = Writer(config, renderer_of(config)), list[object]()
     began = list[object]()
-    progress = SimpleNamespace(check=checked.append, begin=lambda: began.append(list(checked)))
-    writer._progress = progress  # type: ignore[assignment]
+    progress: Any = SimpleNamespace(check=checked.append, begin=lambda: began.append(list(checked)))
     producer: Any = Full(3)
-    writer._enqueue(producer, "t", b"v")
+    writer._enqueue(producer, progress, "t", b"v")
     assert (producer.taken, checked) == (1, [producer] * 3)
     assert began == [checked], "there was room: what is left stands from now on"
-    writer._enqueue(producer, "t", b"v")
+    writer._enqueue(producer, progress, "t", b"v")
     assert (producer.taken, len(began)) == (2, 1)
 
     def stands(_: object) -> None:
         raise LOST
 
-    writer._progress = SimpleNamespace(check=stands)  # type: ignore[assignment]
+    progress = SimpleNamespace(check=stands)
     with pytest.raises(ProducerLost):
-        writer._enqueue(Full(1), "t", b"v")  # type: ignore[arg-type]
+        writer._enqueue(Full(1), progress, "t", b"v")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

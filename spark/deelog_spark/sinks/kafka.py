@@ -18,6 +18,7 @@ import contextlib
 import functools
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -136,6 +137,8 @@ def read_marker(stored: TopicPartition) -> BatchMarker | None:
 class Writer:
     """Writes output partitions. One per process; keeps one producer per partition and one consumer.
 
+    `write` may be called by several threads, each for other partitions.
+
     Raises `RightsError` where a right is missing, `BusyError` where another job writes the topic, `ProducerLost` where
     only a new producer goes on: the next call makes one.
     """
@@ -152,7 +155,8 @@ class Writer:
         self._connections = Connections("consumer", config.overrides("consumer"))
         self._making = threading.Lock()
         self._letters: str | None = config["errors.deadletterqueue.topic.name"]
-        self._progress = Progress(functools.partial(kafka.brokers_answer, config))
+        self._progress = defaultdict[int, Progress](lambda: Progress(functools.partial(kafka.brokers_answer, config)))
+        """By partition: each may be written by a thread of its own."""
 
     def fence(self, partitions: Iterable[int]) -> None:
         """Fences every earlier writer of these partitions, and aborts the transaction that it left open.
@@ -221,9 +225,10 @@ class Writer:
         """Aborts what this id has left open on the partition: a transaction with a record there, which nobody sees."""
         producer.begin_transaction()
         producer.produce(self._topics.diff, None, b"", partition=partition)
-        self._progress.begin()
+        progress = self._progress[partition]
+        progress.begin()
         while producer.flush(LOOK_SECONDS):
-            self._progress.check(producer)  # ProducerLost where the partition still has no leader
+            progress.check(producer)  # ProducerLost where the partition still has no leader
         kafka.RETRYING(producer.abort_transaction, _FLUSH_SECONDS)
         self._new.discard(partition)
         if self.hidden([partition], _MARKER_SECONDS):
@@ -317,7 +322,8 @@ class Writer:
         marker = BatchMarker(checkpoint, batch, end)
         producer, floor = self._begin(partition, marker, claims, renew, patience)
         result = Written(partition)
-        self._progress.begin(patience)
+        progress = self._progress[partition]
+        progress.begin(patience)
         try:
             with contextlib.ExitStack() as opened:
                 originals: Iterator[Message] | None = None
@@ -332,15 +338,15 @@ class Writer:
                                 reader = opened.enter_context(contextlib.closing(kafka.Reader(self._config)))
                                 read = reader.read(self._topics.changes, partition, row.offset, end)
                                 originals = opened.enter_context(contextlib.closing(read))
-                            self._dead_letter(producer, row, originals, error)
+                            self._dead_letter(producer, progress, row, originals, error)
                         continue
                     result.ops.setdefault(row.cause, {"c": 0, "u": 0, "d": 0})[record.op] += 1
                     if producer is not None and row.offset >= floor:
-                        self._produce(producer, partition, record)
+                        self._produce(producer, progress, partition, record)
                         result.records += 1
             if producer is not None:
                 until = time.monotonic() + _FLUSH_SECONDS
-                kafka.RETRYING(self._progress.commit, producer, lambda: time.monotonic() < until)
+                kafka.RETRYING(progress.commit, producer, lambda: time.monotonic() < until)
         except RecordError as error:
             self._abandon(partition, producer)
             result.error = str(error)
@@ -466,16 +472,17 @@ class Writer:
         assert row.value is not None
         return DiffRecord(row.op, row.header, row.key, row.value)
 
-    def _produce(self, producer: Producer, partition: int, record: DiffRecord) -> None:
-        self._send(producer, partition, record.header, record.key, record.value)
+    def _produce(self, producer: Producer, progress: Progress, partition: int, record: DiffRecord) -> None:
+        sent: list[tuple[bytes, bytes | None]] = [(record.header, record.value)]
         if record.op == "d" and self._tombstones:
-            self._send(producer, partition, tombstone(record.header), record.key, None)
+            sent.append((tombstone(record.header), None))
+        for header, value in sent:
+            headers: Headers = [(HEADER_NAME, header)]
+            self._enqueue(
+                producer, progress, self._topics.diff, value, record.key, partition=partition, headers=headers
+            )
 
-    def _send(self, producer: Producer, partition: int, header: bytes, key: bytes, value: bytes | None) -> None:
-        headers: Headers = [(HEADER_NAME, header)]
-        self._enqueue(producer, self._topics.diff, value, key, partition=partition, headers=headers)
-
-    def _enqueue(self, producer: Producer, *record: Any, **more: Any) -> None:
+    def _enqueue(self, producer: Producer, progress: Progress, *record: Any, **more: Any) -> None:
         until, waited = time.monotonic() + _BLOCK_SECONDS, False
         while True:
             try:
@@ -486,9 +493,9 @@ class Writer:
                     raise
             waited = True
             producer.poll(_QUEUE_SECONDS)
-            self._progress.check(producer)
+            progress.check(producer)
         if waited:
-            self._progress.begin()  # there was room: that is progress, though the queue is as long as before
+            progress.begin()  # there was room: that is progress, though the queue is as long as before
 
     def _count(self, result: Written, row: Row, error: Undecodable) -> None:
         segment = unpack(row.header).segment
@@ -496,7 +503,9 @@ class Writer:
         if result.reason is None:
             result.reason = str(error.at(self._topics.changes, row.partition, row.offset))
 
-    def _dead_letter(self, producer: Producer, row: Row, originals: Iterator[Message], error: Undecodable) -> None:
+    def _dead_letter(
+        self, producer: Producer, progress: Progress, row: Row, originals: Iterator[Message], error: Undecodable
+    ) -> None:
         """Writes a row's original record to the dead-letter topic, with its headers and timestamp."""
         message = next((m for m in originals if m.offset() == row.offset), None)
         if message is None:
@@ -507,7 +516,9 @@ class Writer:
         own: Any = message.headers()
         headers: Headers = [*(own or ()), *self._context_headers(row, error)]
         moment = message.timestamp()[1]
-        self._enqueue(producer, self._letters, message.value(), message.key(), headers=headers, timestamp=moment)
+        self._enqueue(
+            producer, progress, self._letters, message.value(), message.key(), headers=headers, timestamp=moment
+        )
 
     def _context_headers(self, row: Row, error: Undecodable) -> Iterator[tuple[str, bytes]]:
         """Kafka Connect's headers of a dead letter."""
