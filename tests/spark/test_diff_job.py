@@ -230,7 +230,7 @@ def fails_otherwise(*_: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "how", "said"),
-    [("sinks.kafka.Writer.write", fails, "Index 7"), ("batches.plan.Planner.start", fails_otherwise, "7 or so")],
+    [("diff_job.DiffJob._write_here", fails, "Index 7"), ("batches.plan.Planner.start", fails_otherwise, "7 or so")],
     ids=["in a batch", "in a start"],
 )
 def test_spark_that_fails_stops_the_job_with_one_line(
