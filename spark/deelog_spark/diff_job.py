@@ -492,8 +492,8 @@ class DiffJob:
             except CheckpointError as error:
                 self._gone = error
                 return
-            except (DiffError, KafkaException) as error:  # the next batch meets it, too
-                log.warning("the job looks again later: %s", error)
+            except (DiffError, KafkaException, TimeoutError) as error:  # the next batch meets it, too
+                log.warning("the job looks again later: %s", error or "the brokers do not answer")
 
     def _report(self, state: Batch, seconds: float) -> None:
         self._checkpoint.write_progress(state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -33,6 +34,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.kafka]
 AWAY = 1
 """The partition on the second broker."""
 SECONDS = 120
+_LASTING = ThreadPoolExecutor(1)
+"""A broker ends with the thread that has started it, and those that write a batch end soon."""
 
 
 class Scene:
@@ -50,7 +53,7 @@ class Scene:
         waiting(lambda: self._leader() == -1, SECONDS, "the end of the leader")
 
     def regain(self) -> None:
-        self.second.start()
+        _LASTING.submit(self.second.start).result()
         waiting(lambda: self._leader() != -1, SECONDS, "a leader")
 
     def _leader(self) -> int:

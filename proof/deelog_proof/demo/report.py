@@ -28,6 +28,7 @@ _REASONS: Final = {
     "topic_recreated": "the topic was deleted and created again",
     "positions_lost": "the positions topic was deleted or lost records",
     "signal": "somebody asked for it",
+    "refused": "Kafka refused a record of the segment, which is tried again",
     "clear": "the cache was cleared",
     "unclean_election": "a node that was not in sync took over, since no owner in sync answered",
     "stream_lost": "the server's stream could not be read from where Kafka's knowledge ends",
