@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -353,6 +354,9 @@ def test_servers_and_connections_are_its_networks(engine: Engine) -> None:
 
 def test_what_is_buried_is_not_missed(engine: Engine) -> None:
     """asyncio tells of tasks that are freed before they are done."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()  # what other tests have left is not this one's
     loop = NodeLoop(engine, "n1")
     loop.create_task(asyncio.sleep(10))
     engine.run(seconds=1)
