@@ -230,7 +230,7 @@ class DiffJob:
             self._spark.stop()
             self._spark = None
         if self._beside is not None:
-            self._beside.join(_STOP_SECONDS)
+            self._beside.join(_SETTLE_SECONDS)  # a request to brokers that are away takes longer, and ends by itself
         self._writer.close()
         if self._metrics is not None:
             self._metrics.close()
@@ -481,7 +481,7 @@ class DiffJob:
         renewed = time.monotonic()
         while not self._ended.wait(_LOOK_SECONDS):
             try:
-                plans.check_diff()
+                plans.check_diff(lambda: self._stopping)
                 if time.monotonic() < renewed + _RENEW_SECONDS:
                     continue
                 renewed = time.monotonic()

@@ -131,11 +131,13 @@ class Planner:
                 f"reader.max.lag.ms ({needed}) or more, and delete topic and checkpoint if records may be gone already"
             )
 
-    def check_diff(self) -> None:
+    def check_diff(self, stopping: Callable[[], bool]) -> None:
         """CheckpointError where the diff topic was deleted: nobody would write again what it had."""
         try:
-            found = self._cluster.layout(self.topics.diff, REQUEST_SECONDS).topic_id
+            found = self._cluster.layout(self.topics.diff, REQUEST_SECONDS, stopping).topic_id
         except TopicError:
+            if stopping():
+                return
             found = ""
         if found != self.identity.diff_id:
             why = "was deleted and made again" if found else "was deleted"
