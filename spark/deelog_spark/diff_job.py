@@ -493,7 +493,7 @@ class DiffJob:
                 self._gone = error
                 return
             except (DiffError, KafkaException, TimeoutError) as error:  # the next batch meets it, too
-                log.warning("the job looks again later: %s", error or "the brokers do not answer")
+                log.warning("the job looks again later: %s", str(error) or "the brokers do not answer")
 
     def _report(self, state: Batch, seconds: float) -> None:
         self._checkpoint.write_progress(state)

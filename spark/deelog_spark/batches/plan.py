@@ -206,10 +206,10 @@ class Planner:
     def _was_away_too_long(self, latest: Batch) -> bool:
         """Whether compaction may have taken what is unread: a delete and its tombstone leave nothing behind."""
         oldest = int(time.time() * 1000) - int(self.config["reader.max.lag.ms"])
+        if latest.written_ms > oldest:
+            return False
         ends = self._bounds()[1]
         unread = [partition for partition, end in latest.end.items() if ends[partition] != end]
-        if not unread or latest.written_ms > oldest:
-            return False
         # Nothing from there on is that old. What is gone may have been, so this must be where the job goes on.
         young = self._cluster.since(self.topics.changes, self.partitions, oldest)
         return any(not 0 <= young[partition] <= latest.end[partition] for partition in unread)
