@@ -40,27 +40,37 @@ def wait_until_it_serves(bootstrap: str, timeout: float, check: Callable[[], Non
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nothing listens on at this moment."""
+    """A port of 127.0.0.1 that nothing listens on, and that no other call returns for a minute."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different ports: two calls of `free_port` may return the same one.
+    """`count` ports as `free_port` returns them.
 
     None is of the range from which the system takes the ports of outgoing connections: a server that starts a moment
     later, or again after a kill, would now and then find its own port in use. Drawn at random, as portpicker draws
-    them, so that processes which look at the same time rarely meet.
+    them. Each was connected to and left in TIME_WAIT, which keeps out all but servers that bind with SO_REUSEADDR, as
+    servers do: so no other process finds it free before the server has it (ephemeral-port-reserve's idea).
     """
-    with contextlib.ExitStack() as held:
-        found: list[int] = []
-        for port in random.sample(_BELOW_OUTGOING, len(_BELOW_OUTGOING)):
-            probe = held.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                probe.bind((HOST, port))
-                found.append(port)
-            if len(found) == count:
-                return found
-        raise OSError(errno.EADDRINUSE, f"fewer than {count} ports of {HOST} are free")
+    found: list[int] = []
+    for port in random.sample(_BELOW_OUTGOING, len(_BELOW_OUTGOING)):
+        with contextlib.suppress(OSError):
+            _reserve(port)
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise OSError(errno.EADDRINUSE, f"fewer than {count} ports of {HOST} are free")
+
+
+def _reserve(port: int) -> None:
+    """Raises OSError if it is not free."""
+    with socket.socket() as listener:
+        listener.bind((HOST, port))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.listen()
+        with socket.create_connection((HOST, port)):
+            accepted, _ = listener.accept()
+            accepted.close()  # first: who closes first waits
 
 
 def can_bind(port: int) -> bool:

@@ -196,7 +196,7 @@ class RedisCluster:
         program = server_program()
         self.shards = shards
         names = [f"{role}{number + 1}" for role in ("a", "b") for number in range(shards)]
-        ports = iter(free_ports(3 * len(names)))  # at once: two draws may give the same one
+        ports = iter(free_ports(3 * len(names)))
         self.servers = [Server(name, next(ports), next(ports), directory, program) for name in names]
         """The first primaries, then their replicas, in the same order."""
         self.nodes = [
