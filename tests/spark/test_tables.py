@@ -79,17 +79,17 @@ def test_a_tombstone_whose_delete_compaction_may_have_taken_is_a_delete(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
 ) -> None:
     """Who was away for so long reads of a deleted key nothing else; a fresh one stands behind its delete."""
-    config = configured(kafka, prefix, tmp_path, reader_max_lag_ms=LAG_MS, cache_value_format="bytes")
-    cache = Cache(config)
-    run(config, spark)
+    fresh = configured(kafka, prefix, tmp_path, cache_value_format="bytes")
+    cache = Cache(fresh)
+    run(fresh, spark)
     cache.put(cache.key(0, 0), b"old")
     cache.put(cache.key(0, 0), None)
-    run(config, spark)
-    diff_ends(config, cache.partitions)
+    run(fresh, spark)
+    diff_ends(fresh, cache.partitions)
     ended = time.time()
     waiting(lambda: time.time() > ended + LAG_MS / 1000, WAIT, "a delete that is as old as the lag")
-    fresh = configured(kafka, prefix, tmp_path, cache_value_format="bytes")
-    for asked, causes in ((config, ["change", "change", None]), (fresh, ["change", "change"])):
+    late = configured(kafka, prefix, tmp_path, reader_max_lag_ms=LAG_MS, cache_value_format="bytes")
+    for asked, causes in ((late, ["change", "change", None]), (fresh, ["change", "change"])):
         name = f"{prefix}{len(causes)}"
         query = changes(spark, asked).writeStream.format("memory").queryName(name).trigger(availableNow=True).start()
         try:
