@@ -36,7 +36,7 @@ from deelog_spark.batches import columns, ranges, tasks
 from deelog_spark.batches.checkpoint import START, Batch, Checkpoint, Totals
 from deelog_spark.batches.plan import START_OVER, Planner
 from deelog_spark.errors import CheckpointError, DiffError, LossError
-from deelog_spark.folding.diff_record import CHANGE, RESET, ROW_ORDER, ROW_SCHEMA, Row, connected, renderer_of
+from deelog_spark.folding.diff_record import CHANGE, RESET, ROW_DDL, ROW_ORDER, ROW_SCHEMA, Row, connected, renderer_of
 from deelog_spark.java_options import kafka_options
 from deelog_spark.kafka import Cluster, KafkaException, unreachable
 from deelog_spark.session import is_lost, is_spark_error, load_kafka, refuse_connect, session, spark_error, uri_of
@@ -330,7 +330,7 @@ class DiffJob:
             sink.start(rows, lambda: latest(self._session(), self.config), state.checkpoint, state.number)
 
     def _rows_frame(self, number: int) -> DataFrame:
-        rows = self._session().read.parquet(uri_of(self._checkpoint.rows_path(number)))
+        rows = self._session().read.schema(ROW_DDL).parquet(uri_of(self._checkpoint.rows_path(number)))
         return rows.where(rows["cause"].isin(CHANGE, RESET))
 
     def _session(self) -> SparkSession:

@@ -33,11 +33,12 @@ def changes(spark: SparkSession, config: Config, **options: Any) -> DataFrame:
     """The diff topic as a streaming DataFrame, one row per difference, in order per key.
 
     Columns: cache, segment (int), op (c, u, d), key, before and after (struct key, value, expires_at: milliseconds
-    or null), epoch, sequence (position of the cause), cause (change, reset), ts (timestamp), partition and offset of
-    the record. A key stays on one partition, where offsets give its order. Keys and values are strings, or binary with
-    format `bytes`. `before` has the value on rows of a reset and with `before.image=full`, else only the key; it is
-    null on c. `options` are those of the Kafka source, such as startingOffsets (default earliest). A foreign record
-    stops the query.
+    or null), epoch, sequence (position of the cause), cause (change, reset), ts (when the cache did what caused it, by
+    its nodes' clocks; of a start of the job, by the job's), partition, offset and timestamp of the record (Kafka's:
+    when the job wrote it). A key stays on one partition, where offsets give its order. Keys and values are strings,
+    or binary with format `bytes`. `before` has the value on rows of a reset and with `before.image=full`, else only
+    the key; it is null on c. `options` are those of the Kafka source, such as startingOffsets (default earliest). A
+    foreign record stops the query.
 
     Once a delete is older than `reader.max.lag.ms`, compaction may have taken it and left its tombstone: that is a d
     with neither cause nor ts, and with the key alone in `before`; the delete's own row may come before it. A query

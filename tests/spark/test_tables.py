@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,15 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from deelog_schemas.config import Config
+from deelog_schemas.header import HEADER_NAME, Kind, pack
 from deelog_schemas.operation import Entry
 from deelog_spark import DiffJob, changes, collapse, latest, real_time
 from deelog_spark.errors import DiffError, LossError, TopicError
+from deelog_spark.kafka import Cluster
 from tests.spark import scenes
 from tests.spark.processes import WAIT
 from tests.spark.reference import in_topic
+from tests.spark.scenes import Carried
 from tests.spark.test_diff_job import configured, run
 from tests.support.changes import Cache, config_of, settled_ends
 from tests.support.kafka import Broker
@@ -58,7 +62,8 @@ def test_changes_streams_the_diff_topic(kafka: Broker, prefix: str, tmp_path: Pa
         query.stop()
     rows = [r.asDict(recursive=True) for r in spark.table(prefix).orderBy("segment", "sequence").collect()]
     assert list(rows[0]) == [
-        "cache", "segment", "op", "key", "before", "after", "epoch", "sequence", "cause", "ts", "partition", "offset"
+        "cache", "segment", "op", "key", "before", "after", "epoch", "sequence", "cause", "ts", "partition", "offset",
+        "timestamp"
     ]  # fmt: skip
     key = cache.key(0, 0).decode()
     value = {"key": key, "value": bytearray(b"\xff\x00"), "expires_at": 1_800_000_000_000}
@@ -102,6 +107,72 @@ def test_a_tombstone_whose_delete_compaction_may_have_taken_is_a_delete(
     assert (alone.op, alone.key, alone.after, alone.ts) == ("d", delete.key, None, None)
     assert (alone.epoch, alone.sequence, alone.segment) == (delete.epoch, delete.sequence, delete.segment)
     assert (alone.before.key, alone.before.value) == (delete.key, None)
+
+
+@pytest.mark.parametrize(
+    "size", [20_000, pytest.param(0, marks=pytest.mark.slow)], ids=["by the driver", "by executors"]
+)
+@pytest.mark.parametrize("whole", [True, False], ids=["a reset that can be read by columns", "one that cannot"])
+def test_a_difference_has_the_time_of_its_cause(
+    kafka: Broker,
+    prefix: str,
+    tmp_path: Path,
+    spark: SparkSession,
+    carried_by_driver: Carried,
+    size: int,
+    whole: bool,
+) -> None:
+    """Whatever the job was away for: with its own clock, a watermark would run ahead of the changes behind a reset."""
+    carried_by_driver(size)
+    config = configured(kafka, prefix, tmp_path)
+    cache = Cache(config)
+    run(config, spark)
+    cache.put(cache.key(0, 0), b"lost", lost=True)
+    cache.reset(0)
+    if not whole:
+        cache.reset(0)  # two in one batch are folded record by record
+    cache.put(cache.key(2, 0), b"v")
+    cache.put(cache.key(2, 0), None)
+    cache.live[2].sequence += 1
+    header = pack(Kind.TOMBSTONE, 2, 1, cache.live[2].sequence, 1)
+    with cache.batch():  # its delete was compacted away
+        cache.raw(config.topics.changes, 0, cache.codec.key(cache.key(2, 0)), None, [(HEADER_NAME, header)])
+    waiting(lambda: changes_of(config, cache)[-1].value() is None, WAIT, "the tombstone")
+    records = changes_of(config, cache)
+    ends = [one for one in records if dict(one.headers())[HEADER_NAME][1] == Kind.RESET_END]
+    at = time.time() + 2
+    waiting(lambda: time.time() > at, WAIT, "the job to be late")
+    run(config, spark)
+    found = {row.offset: row for row in diffs(spark, config, f"{prefix}n")}
+    (by_reset,) = (row for row in found.values() if row.cause == "reset")
+    bare = max((row for row in found.values() if row.segment == 2), key=lambda row: row.sequence)
+    assert milliseconds(by_reset.ts) == ends[0].timestamp()[1]
+    assert (bare.op, bare.cause, bare.sequence) == ("d", "change", cache.live[2].sequence)
+    assert milliseconds(bare.ts) == records[-1].timestamp()[1]
+    written = {one.offset(): one.timestamp()[1] for one in changes_of(config, cache, config.topics.diff)}
+    assert {offset: milliseconds(row.timestamp) for offset, row in found.items()}.items() <= written.items()
+
+
+def changes_of(config: Config, cache: Cache, topic: str = "") -> list[Any]:
+    """The records of partition 0."""
+    topic = topic or config.topics.changes
+    with closing(Cluster(config)) as cluster:
+        return list(cluster.reader.read(topic, 0, 0, cluster.ends(topic, cache.partitions)[0]))
+
+
+def diffs(spark: SparkSession, config: Config, name: str) -> list[Any]:
+    """The rows of `changes()` on partition 0."""
+    query = changes(spark, config).writeStream.format("memory").queryName(name).trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(60)
+    finally:
+        query.stop()
+    return spark.table(name).where("partition = 0").collect()
+
+
+def milliseconds(moment: Any) -> int:
+    """Of a row's timestamp."""
+    return round(moment.timestamp() * 1000)
 
 
 def test_collapse_gives_the_last_row_of_each_key(

@@ -31,7 +31,7 @@ _CHUNK: Final = 5_000
 _CHUNK_BYTES: Final = 16 << 20
 _LONGEST: Final = str(2**31 - 1)
 """Characters of a value; where it is longer than Jackson's own limit, Spark makes null of it."""
-_PLAIN: Final = "partition int, offset bigint, cause string, header binary, key binary, value binary"
+_PLAIN: Final = "partition int, offset bigint, {}cause string, header binary, key binary, value binary"
 
 
 def rows_of(batches: Batches) -> Iterator[Row]:
@@ -96,20 +96,23 @@ def cut(raw: DataFrame) -> DataFrame:
 def decoded(rows: DataFrame, config: Config, topic: str) -> DataFrame:
     """Rows of a batch, or records of the diff topic, with keys and values decoded.
 
-    Columns: cache, segment, op, key, before, after, epoch, sequence, cause, ts, partition, offset. No Python runs
-    where keys and values are JSON. One that cannot be decoded ends the query with its place: `topic` is the one that
-    partition and offset are of.
+    Columns: cache, segment, op, key, before, after, epoch, sequence, cause, ts, partition, offset, and timestamp where
+    `rows` has it. No Python runs where keys and values are JSON. One that cannot be decoded ends the query with its
+    place: `topic` is the one that partition and offset are of.
     """
     from pyspark.sql import functions as F
 
     entry = "struct<key:string,value:string,expires_at:bigint>"
     envelope = f"op:string,before:{entry},after:{entry},source:struct<ts_us:bigint,cause:string>"
-    rows = rows.select("partition", "offset", "cause", "header", "key", "value")
+    timestamp = ["timestamp"] if "timestamp" in rows.columns else []
+    rows = rows.select("partition", "offset", *timestamp, "cause", "header", "key", "value")
     if not in_jvm(config):
-        rows = rows.mapInArrow(functools.partial(_plain, config, topic), _PLAIN)
+        columns = _PLAIN.format("timestamp timestamp, " if timestamp else "")
+        rows = rows.mapInArrow(functools.partial(_plain, config, topic), columns)
     parsed = rows.select(
         "partition",
         "offset",
+        *timestamp,
         "cause",
         number("header", 5, 4).cast("int").alias("segment"),
         number("header", 9, 4).alias("epoch"),
@@ -148,6 +151,7 @@ def decoded(rows: DataFrame, config: Config, topic: str) -> DataFrame:
         F.timestamp_micros("v.source.ts_us").alias("ts"),
         "partition",
         "offset",
+        *timestamp,
     )
 
 

@@ -299,7 +299,7 @@ def rows_of(written: Path) -> pa.Table:
     CheckpointError where a file is damaged.
     """
     with undamaged(written):
-        table = ds.dataset(written).to_table(filter=_ROWS)
+        table = ds.dataset(written, ROW_SCHEMA).to_table(filter=_ROWS)
     return table.sort_by([(name, "ascending") for name in ROW_ORDER])
 
 

@@ -8,6 +8,7 @@ Alternatives: docs/decisions.md, "Who reads Kafka".
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
 import gc
@@ -15,7 +16,7 @@ import itertools
 import pickle
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -94,8 +95,9 @@ class Walker:
         for messages, headers, flags in self._chunks():
             for row in np.flatnonzero(flags).tolist():
                 message: Any = messages[row]
-                header = headers[row] or b""
-                yield Row(partition, message.offset(), 0, CHANGE, "", header, message.key(), message.value())
+                header, value = headers[row] or b"", message.value()
+                moment_ms = message.timestamp()[1] if value is None else 0
+                yield Row(partition, message.offset(), 0, CHANGE, "", header, message.key(), value, moment_ms)
 
     def walk(self) -> Walked:
         """Walks it all."""
@@ -128,7 +130,7 @@ class Walker:
                 good: Any = messages[:keyless]
                 headers, controls = [header for header, _ in pairs], [control for _, control in pairs]
                 self._newest_ms = messages[-1].timestamp()[1]
-                row = keyless
+                row, ended = keyless, len(self._walk.ended)
                 try:
                     flags = self._walk.steps(
                         partition,
@@ -136,6 +138,7 @@ class Walker:
                         pa.array(headers[:keyless], pa.binary()),
                         pa.array(controls[:keyless], pa.binary()),
                     )
+                    self._date(ended, good)
                     if keyless == len(messages):
                         yield messages, headers, flags
                         continue
@@ -145,6 +148,13 @@ class Walker:
                 offset: Any = messages[row].offset()
                 self.error = str(located(problem, topic, partition, offset, *pairs[row]))
                 return
+
+    def _date(self, known: int, messages: list[Any]) -> None:
+        """Gives the resets behind the first `known` the time of their ends, which are among the messages."""
+        ended = self._walk.ended
+        for number in range(known, len(ended)):
+            message = messages[bisect.bisect_left(messages, ended[number].end, key=lambda one: one.offset())]
+            ended[number] = replace(ended[number], moment_ms=message.timestamp()[1])
 
 
 def walk(spark: SparkSession, task: WalkTask) -> list[Walked]:

@@ -146,7 +146,8 @@ def start(
     changes = _difference(old, entries, codec, position)
     if changes is None:
         return None
-    rows = _rendered(changes, renderer, partition, max(end - 1, 0), number, by_records.START_REASON)
+    now_us = time.time_ns() // 1000
+    rows = _rendered(changes, renderer, partition, max(end - 1, 0), number, by_records.START_REASON, now_us)
     return rows, None if position == START else Segment(mark)
 
 
@@ -197,15 +198,14 @@ def resets(
     changes = _difference(old, entries, codec, position_tuple(new.raw[end, POSITION_BYTES].tobytes()))
     if changes is None:
         return None
-    return _rendered(changes, renderer, partition, one.end, one.segment, one.reason)
+    return _rendered(changes, renderer, partition, one.end, one.segment, one.reason, one.moment_ms * 1000)
 
 
 def _rendered(
-    changes: list[Change], renderer: Renderer, partition: int, offset: int, number: int, reason: str
+    changes: list[Change], renderer: Renderer, partition: int, offset: int, number: int, reason: str, moment_us: int
 ) -> list[Row]:
-    now_us = time.time_ns() // 1000
     return [
-        renderer.difference(change, partition, offset, ordinal, number, reason, now_us)
+        renderer.difference(change, partition, offset, ordinal, number, reason, moment_us)
         for ordinal, change in enumerate(changes)
     ]
 

@@ -279,7 +279,6 @@ def resets(
         if state.open is not None:
             reader.open = OpenReset(state.open.reset_id, state.open.reason, position_tuple(state.open.position))
     rows: list[Row] = []
-    now_us = time.time_ns() // 1000
     for record in tables.records(partition, min(froms.values()), last + 1):
         number = record.header.segment
         if number not in wanted or record.offset < froms[number]:
@@ -302,6 +301,7 @@ def resets(
         closing = ends.get((number, record.offset))
         for change in changes:
             if change.cause != CHANGE and closing is not None:
-                row = renderer.difference(change, partition, record.offset, len(rows), number, closing.reason, now_us)
+                moment_us, ordinal = closing.moment_ms * 1000, len(rows)
+                row = renderer.difference(change, partition, closing.end, ordinal, number, closing.reason, moment_us)
                 rows.append(row)
     return rows

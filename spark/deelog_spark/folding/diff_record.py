@@ -62,6 +62,8 @@ class Row(NamedTuple):
     header: bytes
     key: bytes
     value: bytes | None
+    moment_ms: int = 0
+    """Kafka's timestamp of a tombstone that comes alone. Whatever has a value has its time in it."""
 
 
 ROW_SCHEMA: Final = pa.schema(
@@ -74,12 +76,14 @@ ROW_SCHEMA: Final = pa.schema(
         ("header", pa.binary()),
         ("key", pa.binary()),
         ("value", pa.binary()),
+        ("moment_ms", pa.int64()),
     ]
 )
 """`Row` as Arrow's schema."""
 
 ROW_DDL: Final = (
-    "partition int, offset bigint, ordinal int, cause string, op string, header binary, key binary, value binary"
+    "partition int, offset bigint, ordinal int, cause string, op string, header binary, key binary, value binary, "
+    "moment_ms bigint"
 )
 """`Row` as Spark's schema."""
 
@@ -136,18 +140,21 @@ class Renderer:
     def _bare_delete(self, row: Row) -> DiffRecord:
         header = unpack(row.header)
         key = self._codec.decode_key(row.key)
-        stamp = Stamp(header.segment, "", 0)
-        value = self._codec.difference(Change(key, None, None, header.position, CHANGE), 0, None, stamp)
+        moment_us = row.moment_ms * 1000
+        stamp = Stamp(header.segment, "", moment_us)
+        value = self._codec.difference(Change(key, None, None, header.position, CHANGE), moment_us, None, stamp)
         return DiffRecord("d", _header(header.segment, header.position, header.node), row.key, value)
 
     def difference(
-        self, change: Change, partition: int, offset: int, ordinal: int, segment: int, reason: str, now_us: int
+        self, change: Change, partition: int, offset: int, ordinal: int, segment: int, reason: str, moment_us: int
     ) -> Row:
         """A row of a reset. `change.before` is the entry in the diff topic, `change.after` that of the reset.
 
-        `offset` is the offset of the reset's end, `ordinal` orders its rows, `now_us` is Unix time in microseconds.
+        `offset` is the offset of the reset's end, `ordinal` orders its rows, `moment_us` is the time of its cause in
+        Unix microseconds: of a reset's end, which a node's clock gave, so that a watermark does not run ahead of the
+        changes behind it.
         """
-        value = self._codec.difference(change, now_us, reason, Stamp(segment, "", now_us))
+        value = self._codec.difference(change, moment_us, reason, Stamp(segment, "", moment_us))
         header = _header(segment, change.position, 0)
         op = op_of(change.before, change.after)
         return Row(partition, offset, ordinal, RESET, op, header, self._codec.key(change.key), value)

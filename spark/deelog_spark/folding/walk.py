@@ -75,6 +75,8 @@ class Ended:
     reason: str
     begin: int
     end: int
+    moment_ms: int = 0
+    """Kafka's timestamp of the end, 0 where only the reset's name matters."""
 
 
 Numbers = npt.NDArray[np.int64]

@@ -61,13 +61,13 @@ def test_a_captured_change_keeps_all_but_its_cause(row: Row, op: str, renderer: 
 
 
 def test_a_tombstone_whose_delete_is_gone_becomes_a_delete() -> None:
-    row = captured(kind=Kind.TOMBSTONE)._replace(value=None)
+    row = captured(kind=Kind.TOMBSTONE)._replace(value=None, moment_ms=5)
     record = STRICT.change(row)
     assert (record.op, record.key) == ("d", row.key)
     assert unpack(record.header) == unpack(pack(Kind.CHANGE, 7, 2, 9, 4))
     envelope = CODEC.decode_value(record.value)
     assert (envelope.op, envelope.before, envelope.after) == ("d", Entry(b"k", b"", None), None)
-    assert (envelope.source["cause"], envelope.source["segment"], envelope.source["ts_us"]) == ("change", 7, 0)
+    assert (envelope.source["cause"], envelope.source["segment"], envelope.source["ts_us"]) == ("change", 7, 5000)
     assert tombstone(record.header) == pack(Kind.TOMBSTONE, 7, 2, 9, 4)
 
 
