@@ -51,6 +51,8 @@ class Clients:
         self.audit = TopicAudit(self._look, config)
         self.max_message_bytes: int | None = None
         """Of the change topic, as it was seen last."""
+        self._opened_for = 0
+        """What it was when a session was opened last."""
         self._notes = port.notes(config)
         self._node_id, self._port = node_id, port
         self._session: Producers | None = None
@@ -69,7 +71,19 @@ class Clients:
 
     def _largest(self) -> int:
         assert self.max_message_bytes is not None
-        return self.max_message_bytes
+        self._opened_for = self.max_message_bytes
+        return self._opened_for
+
+    async def batches_are_too_large(self) -> bool:
+        """Whether the change topic takes less in one message than when the session was opened; False if unknown.
+
+        Then it refuses small records as well, since they come many in one.
+        """
+        try:
+            await self._look()
+        except (KafkaUnusable, ConfigError) as error:
+            log.warning("%s", error)
+        return self.max_message_bytes is not None and self.max_message_bytes < self._opened_for
 
     async def _look(self) -> list[str]:
         self.max_message_bytes, findings = await look_at_topics(self.brokers, self.config)

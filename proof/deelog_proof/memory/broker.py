@@ -10,7 +10,7 @@ the same is tested by `tests/connector/kafka/contract`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -443,8 +443,12 @@ class Kafka:
         records: Sequence[OutRecord],
         stamped: float = math.nan,
         unreached: Container[tuple[str, int]] = (),
+        largest: int = 0,
     ) -> list[OutRecord]:
         """As `append`. Returns the records whose partition takes none, or is unreached: they were not appended.
+
+        The client makes batches of them of at most `largest` bytes, 0: one of each, and a topic takes a whole one or
+        none of it.
 
         `stamped` is the time of the records, of the engine's in seconds; without it they have the brokers'.
 
@@ -467,6 +471,11 @@ class Kafka:
         for record in records:
             place = record.topic, record.partition
             (led if self.takes(*place) and place not in unreached else left).append(record)
+        limits = {r.topic: int(self.topics[r.topic].setting("max.message.bytes")) for r in led}
+        if any(limit < largest for limit in limits.values()) and any(
+            size > limits[topic] for topic, size in batches(led, largest)
+        ):
+            raise Failed(Cause.REFUSED)
         cause = self.append(transactional_id, session, led)
         if cause is not None:
             raise Failed(cause)
@@ -539,6 +548,19 @@ class Kafka:
             raise UnknownMember(member)
         if group.generation != generation:
             raise OldGeneration(f"{generation} of {group.generation}")
+
+
+def batches(records: Iterable[OutRecord], largest: int) -> Iterator[tuple[str, int]]:
+    """Topic and size of each batch that a client makes of them."""
+    sizes: dict[tuple[str, int], int] = {}
+    for record in records:
+        place, size = (record.topic, record.partition), size_of(record)
+        filled = sizes.get(place, 0)
+        if filled and filled + size > largest:
+            yield record.topic, filled
+            filled = 0
+        sizes[place] = filled + size
+    yield from ((topic, size) for (topic, _), size in sizes.items())
 
 
 def size_of(record: OutRecord) -> int:

@@ -207,7 +207,8 @@ class Session:
             stamped = self._wire.stamp
             while left:
                 self._number += 1
-                left = await self._lasting(produce, self._number, left, stamped, self._wire.way.unreached)
+                unreached = self._wire.way.unreached
+                left = await self._lasting(produce, self._number, left, stamped, unreached, self._largest)
                 if left:  # their leaders are away
                     self._may_wait(late)
                     await asyncio.sleep(RETRY_SECONDS)

@@ -119,6 +119,32 @@ def with_clients(test: Callable[[Clients, Port], Awaitable[None]], opened: bool 
     run(work(), 20)
 
 
+def test_batches_are_too_large_once_the_topic_takes_less_than_its_session_was_opened_for() -> None:
+    async def test(clients: Clients, port: Port) -> None:
+        (brokers,) = port.of_kind("brokers")
+        largest = port.of_kind("session")[0].args[1]
+        for number, opened, found in (
+            ("1234567", True, False),
+            ("2000000", False, False),
+            ("1000", False, True),
+            ("1000", True, False),
+        ):
+            brokers.number = number
+            if opened:
+                assert largest() == clients.max_message_bytes
+            assert await clients.batches_are_too_large() is found
+        brokers.number = "1"
+        brokers.settings = unanswered  # type: ignore[method-assign]
+        assert not await clients.batches_are_too_large(), "that is unknown"
+
+    with_clients(test)
+
+
+async def unanswered(topic: str) -> Mapping[str, str]:
+    """What brokers do that are away."""
+    raise KafkaUnusable("the brokers do not answer")
+
+
 async def scanned(clients: Clients) -> Double:
     async def scan(reader: Reader) -> Double:
         return cast("Double", reader)

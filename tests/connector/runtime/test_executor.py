@@ -146,11 +146,15 @@ class Clients:
 
     def __init__(self, late: Callable[[], None]) -> None:
         self.session, self.one, self.brokers = Session(), Reader(late), Brokers()
+        self.too_large = False
         self.fenced: list[object] = []
         """The producers, with their partition where what they have left open is ended. The first time it fails."""
 
     def transactional_id(self, producer: Producer) -> str:
         return f"id of {producer.node_id}"
+
+    async def batches_are_too_large(self) -> bool:
+        return self.too_large
 
     async def fence(self, producer: Producer) -> None:
         self.fenced.append(producer)
@@ -343,6 +347,16 @@ def test_a_transaction_that_failed_is_reported_with_its_cause(cause: Cause) -> N
         assert await world.after(COMMIT) == [("commit_failed", 7, cause)]
         assert world.meter.failed == {cause: 1}
         assert world.meter.creates == 0
+
+    of_a(test)
+
+
+def test_what_is_refused_since_batches_are_too_large_is_tried_again() -> None:
+    async def test(world: World) -> None:
+        world.clients.session.errors = [WriteFailed(Cause.REFUSED, "no")]
+        world.clients.too_large = True
+        assert await world.after(COMMIT) == [("commit_failed", 7, Cause.LOST)]
+        assert world.meter.failed == {Cause.REFUSED: 1}
 
     of_a(test)
 

@@ -256,6 +256,18 @@ async def test_a_record_that_is_too_large_is_refused_with_all_of_its_transaction
     assert await world.content(topic) == [b"v"]
 
 
+async def test_small_records_are_refused_in_a_batch_that_is_larger_than_the_topic_takes(world: World) -> None:
+    topic = await world.topic(max_message_bytes="20000")
+    values = [random.Random(number).randbytes(1000) for number in range(600)]
+    session = await world.session(size=1_000_000)
+    with pytest.raises(WriteFailed) as failed:
+        await session.commit([record(topic, value) for value in values])
+    assert (failed.value.cause, failed.value.denied) == (Cause.REFUSED, False)
+    session = await world.session(size=20_000)
+    await session.commit([record(topic, value) for value in values])
+    assert await world.content(topic) == values
+
+
 async def test_records_of_another_time_are_refused_whatever_is_in_them(world: World) -> None:
     topic = await world.topic(message_timestamp_before_max_ms="0")
     session = await world.session()
