@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 
 from deelog_connector.core.state import KnownTopic
 from deelog_connector.errors import KafkaUnavailable, KafkaUnusable
 from deelog_connector.kafka_port import COMPACTED, Brokers, TopicState
+
+
+@dataclass(slots=True)
+class ReadTopic(KnownTopic):
+    """A topic that is read as a whole, and what is known of it whoever reads it."""
+
+    read: dict[int, int] = field(default_factory=dict)
+    """By partition, the offset behind the last record that was read."""
+    lost: str = ""
+    """What it has lost, until that has had its consequences."""
 
 
 async def state_of(brokers: Brokers, topic: str, make: Callable[[], Awaitable[object]]) -> TopicState:

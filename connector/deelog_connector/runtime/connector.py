@@ -21,10 +21,10 @@ from deelog_connector.cache_side import CacheSide, Sink, StreamSide
 from deelog_connector.core import ConnectorCore
 from deelog_connector.core.effects import Cause
 from deelog_connector.core.segment import Phase
-from deelog_connector.core.state import KnownTopic
 from deelog_connector.errors import NodeSuperseded
 from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.kafka_port import Clock, KafkaPort
+from deelog_connector.kept_topic import ReadTopic
 from deelog_connector.runtime.configured import settings_of
 from deelog_connector.runtime.context import Context
 from deelog_connector.runtime.meters import EventMeter
@@ -104,7 +104,7 @@ class Connector:
             port=port,
             failure=self.failure,
             wake=self.wake,
-            positions=KnownTopic(),
+            positions=ReadTopic(),
             pruned=self._was_pruned,
             halt=self._halt,
             closed=lambda: self.state.closed,

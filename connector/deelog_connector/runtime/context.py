@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from deelog_connector.cache_side import CacheSide, StreamSide
 from deelog_connector.core import ConnectorCore
-from deelog_connector.core.state import KnownTopic
 from deelog_connector.kafka_port import KafkaPort
+from deelog_connector.kept_topic import ReadTopic
 from deelog_connector.runtime.meters import EventMeter
 from deelog_connector.signals.incremental_snapshots import Snapshots
 from deelog_connector.signals.processor import Signals
@@ -31,7 +31,7 @@ class Context:
     """Gets the exception after which the connector cannot go on."""
     wake: Callable[[], None]
     """Polls the core soon."""
-    positions: KnownTopic
+    positions: ReadTopic
     """The positions topic as it was last seen."""
     pruned: Callable[[], None]
     """Called after each state read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -15,7 +15,7 @@ from deelog_connector.kept_topic import KeptTopic, state_of
 from deelog_connector.runtime.clients import Clients, moving_log
 from deelog_connector.runtime.context import Context
 from deelog_connector.runtime.tasks import Retries, Tasks
-from deelog_connector.runtime.topics import ensure_change_topic, ensure_dead_letter_topic, ensure_signal_topic
+from deelog_connector.runtime.topics import ensure_change_topic, ensure_others, ensure_signal_topic
 from deelog_schemas.config import ConfigError
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.keys import POSITION_KEYS
@@ -46,7 +46,7 @@ class Readers:
         self._positions = KeptTopic(
             clients.brokers, config.topics.positions, config["topic.creation.default.partitions"], context.positions
         )
-        self._recreated = ""
+        self._seen = context.positions
         self._unwritable = frozenset[int]()
         """Partitions of the change topic that took no records at the last look."""
         self._aborting: asyncio.Task[None] | None = None
@@ -56,8 +56,11 @@ class Readers:
         """Of them, and of those that take records again: where a transaction of this node may be open still."""
         self._offsets = dict.fromkeys(range(config["topic.creation.default.partitions"]), BEGINNING)
         """Of the positions topic: what to read next."""
-        self._away = frozenset[int]()
-        """Partitions of the positions topic that are not read, since they have no leader, or one that is behind."""
+        self._away = frozenset(self._seen.read)
+        """Partitions of the positions topic that are not read, since they have no leader, or one that is behind.
+
+        Whoever read them before this shell: until a look has found them as long as they were.
+        """
         self._short_looks = 0
         self._unread = set(self._offsets)
         """Partitions of the positions topic that were not read to their end yet."""
@@ -92,15 +95,15 @@ class Readers:
             reader = await self._retries.reading(self._signal_reader)
 
     async def watch_others(self) -> None:
-        """Makes the topics of signals and of dead letters again where they are gone."""
+        """Makes the topics beside those two again where they are gone."""
         config, brokers = self._clients.config, self._clients.brokers
         while True:
             try:
                 if config.topics.signal:
                     await self._look_at_signals()
-                await ensure_dead_letter_topic(brokers, config)
+                await ensure_others(brokers, config)
             except (KafkaUnusable, ConfigError) as error:  # nothing else waits for it
-                log.debug("signals and dead letters: %s", error)
+                log.debug("topics of signals, heartbeats, notifications and dead letters: %s", error)
             await asyncio.sleep(OTHERS_SECONDS)
 
     async def _signal_place(self) -> dict[int, int]:
@@ -144,7 +147,8 @@ class Readers:
             await self._retries.reading(self.look_at_positions)
             if lost:
                 # What was noticed so far counts once. A topic that is made again from here on has lost the new claims.
-                self._recreated = ""
+                self._seen.lost = ""
+                self._seen.read.clear()
                 log.error("%s: all segments are claimed anew and reset", lost)
                 self._core.positions_lost()
                 self._context.wake()
@@ -156,7 +160,7 @@ class Readers:
     async def _follow_with(self, reader: Reader, reading: Mapping[int, int], caught_up: asyncio.Event) -> str:
         """Returns once the reader cannot go on: what the topic has lost, or nothing where it never came to its end."""
         has_read, whole = self._retries.proven or caught_up.is_set(), False
-        while not self._recreated:
+        while not self._seen.lost:
             try:
                 readable = self._readable()
                 if readable.keys() != reading.keys():
@@ -176,20 +180,21 @@ class Readers:
             except KafkaUnusable as error:
                 if not has_read:
                     await self._retries.reading(self.look_at_positions)
-                    if not self._recreated:
+                    if not self._seen.lost:
                         raise
                 log.warning("%s", error)
-                return self._recreated or (str(error) if whole else "")
+                return self._seen.lost or (str(error) if whole else "")
             for record in records if caught_up.is_set() else _latest(records):
                 self._state_read(record)
             self._offsets |= {partition: reader.next_offset(partition) for partition in reading}
+            self._seen.read |= {p: end for p, end in self._offsets.items() if end > self._seen.read.get(p, 0)}
             if reader.caught_up:
                 has_read = whole = True
                 if not self._unread.isdisjoint(reading):
                     self._unread.difference_update(reading)
                     self._withhold()
                 caught_up.set()
-        return self._recreated
+        return self._seen.lost
 
     def _state_read(self, raw: InRecord) -> None:
         record = decode(raw.topic, raw.partition, raw.offset, raw.key, raw.value, raw.headers, ON_POSITIONS)
@@ -228,19 +233,30 @@ class Readers:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             await self._clients.close_idle()
-            try:
-                await self.look_at_changes()  # first: the ends of a topic made again look as if it had been truncated
-                await self.read_ends()
-                await self.look_at_positions()
-            except (KafkaUnusable, ConfigError) as error:  # e.g. a file of secrets being written
-                if str(error) != self._context.meter.kafka_away:  # once for each reason
-                    log.warning("Kafka cannot be used: %s", error)
-                self._context.meter.kafka_away = str(error)
+            meter = self._context.meter
+            away = [await self._unusable(look) for look in (self._look_at_the_log, self.look_at_positions)]
+            if any(away):
+                why = away[0] or away[1]
+                if why != meter.kafka_away:  # once for each reason
+                    log.warning("Kafka cannot be used: %s", why)
+                meter.kafka_away = why
                 continue
-            if self._context.meter.kafka_away:
+            if meter.kafka_away:
                 log.info("Kafka can be used again")
-            self._context.meter.kafka_answered(self._context.port.clock.monotonic())
+            meter.kafka_answered(self._context.port.clock.monotonic())
             self._context.wake()
+
+    async def _look_at_the_log(self) -> None:
+        await self.look_at_changes()  # first: the ends of a topic made again look as if it had been truncated
+        await self.read_ends()
+
+    async def _unusable(self, look: Callable[[], Awaitable[None]]) -> str:
+        """Why a look saw nothing; empty where it did. What one is not told does not keep the next one from looking."""
+        try:
+            await look()
+        except (KafkaUnusable, ConfigError) as error:  # e.g. a file of secrets being written
+            return str(error)
+        return ""
 
     async def look_at_changes(self) -> None:
         """Passes the id of the change topic to the core; makes the topic where it is gone."""
@@ -259,10 +275,10 @@ class Readers:
     async def look_at_positions(self) -> None:
         """Notices a positions topic that was made again; makes it where it is gone."""
         if await self._positions.is_another():
-            self._recreated = f"{self._clients.config.topics.positions} was deleted and made again"
+            self._seen.lost = f"{self._clients.config.topics.positions} was deleted and made again"
         self._away = await self._still_away()
         self._withhold()
-        recovered = self._left_open - self._told
+        recovered = self._left_open - self._told - self._away
         if recovered and not self._core.closed and (self._aborting is None or self._aborting.done()):
             # Beside the looks: it waits for a transaction under way, and that perhaps for a look that gives it up.
             self._aborting = self._tasks.spawn(self._abort(recovered))
@@ -276,10 +292,10 @@ class Readers:
         if not (back := self._away - unwritable):
             return unwritable
         ends = await self._clients.brokers.ends(topic, sorted(back))
-        short = {end.partition for end in ends if end.offset < self._offsets[end.partition]}
+        short = {end.partition for end in ends if end.offset < self._seen.read.get(end.partition, 0)}
         self._short_looks = self._short_looks + 1 if short else 0
         if self._short_looks > SHORT_LOOKS:
-            self._recreated = f"partitions {sorted(short)} of {topic} end before what was read"
+            self._seen.lost = f"partitions {sorted(short)} of {topic} end before what was read"
         return unwritable | short
 
     async def _abort(self, recovered: Collection[int]) -> None:
@@ -305,7 +321,8 @@ class Readers:
         self._told = session.unwritable = self._unwritable | unwritable
         session.settled(self._settled())
         self._left_open = session.left_open_on(before | self._told | self._left_open)
-        core.withheld = self._told.union(self._unread, self._left_open)
+        # Also one that may end before what was read: what is written there would hide that.
+        core.withheld = self._told.union(self._unread, self._left_open, self._away)
         for topic, those in ((topics.changes, self._unwritable - before), (topics.positions, unwritable - before)):
             if those:
                 log.warning("partitions %s of %s take no records: their segments wait", sorted(those), topic)

@@ -21,10 +21,7 @@ async def ensure_topics(brokers: Brokers, config: Config) -> tuple[int, list[str
     kept = await KeptTopic(brokers, topics.positions, partitions).make()
     if topics.signal:
         await ensure_signal_topic(brokers, topics.signal)
-    await brokers.ensure(topics.heartbeat, None, COMPACTED)
-    if config["notification.sink.topic.name"] is not None:
-        await brokers.ensure(config["notification.sink.topic.name"], None, {})
-    await ensure_dead_letter_topic(brokers, config)
+    await ensure_others(brokers, config)
     found = await brokers.settings(topics.changes)
     return _found(found, kept, config)
 
@@ -38,8 +35,11 @@ async def ensure_change_topic(brokers: Brokers, config: Config) -> None:
     await brokers.ensure(config.topics.changes, config["topic.creation.default.partitions"], settings)
 
 
-async def ensure_dead_letter_topic(brokers: Brokers, config: Config) -> None:
-    """Creates it unless it exists, or none is wanted."""
+async def ensure_others(brokers: Brokers, config: Config) -> None:
+    """Creates the topics of heartbeats, notifications and dead letters unless they exist, or none is wanted."""
+    await brokers.ensure(config.topics.heartbeat, None, COMPACTED)
+    if config["notification.sink.topic.name"] is not None:
+        await brokers.ensure(config["notification.sink.topic.name"], None, {})
     if config["event.processing.failure.handling.mode"] == "dead-letter":
         await brokers.ensure(config["errors.deadletterqueue.topic.name"], None, {})
 

@@ -1,8 +1,9 @@
 """Dead letters: changes that a transform failed on, as they were captured, on a topic of their own.
 
-A dead letter is written in the transaction that leaves its change out, so each is there exactly once, with its reason
-in Connect's headers. Values are as captured, so a value that a transform should mask is readable there: give the topic
-the ACLs of the cache itself. The names are those of the diff job's dead letters, which may share the topic.
+A dead letter is written in the transaction that leaves its change out, so each is there once, with its reason in
+Connect's headers (docs/proof.md has the limit: a partition of letters that loses its leader). Values are as captured,
+so a value that a transform should mask is readable there: give the topic the ACLs of the cache itself. The names are
+those of the diff job's dead letters, which may share the topic.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _CALLS: Final[dict[str, frozenset[str]]] = {
     "offsets": frozenset({"connector"}),
     "restart": frozenset({"connector"}),
     "topic_recreated": frozenset({"recreate"}),
-    "positions_lost": frozenset({"recreate_positions"}),
+    "positions_lost": frozenset({"recreate_positions", "cut_positions"}),
 }
 """By reason: verbs of which one must have happened."""
 _AS_THEY_COME: Final = frozenset({"initial", "overflow", "open_reset", "end_beyond", "phantom_ahead"})

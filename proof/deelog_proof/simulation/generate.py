@@ -17,7 +17,7 @@ FAULTS: Final[dict[str, tuple[str, ...]]] = {
     "network": ("cut", "cut_both", "break", "slow", "swizzle", "zombie", "zombie"),
     "kafka": ("kafka", "nokafka", "lose", "fence", "foreign", "refuse"),
     "log": ("recreate", "recreate_positions", "recreate_topology", "compact", "compact", "compact", "compact"),
-    "truncation": ("truncate",),
+    "truncation": ("truncate", "truncate", "cut_positions"),
     "oplog": ("overflow", "coalesce", "signal"),
     "clock": ("skew",),
     "leave": ("leave",),
@@ -396,6 +396,15 @@ class _Writer:
 
     def _truncate(self, at: float, later: float, node: str) -> None:
         self.add(at, "truncate", self.partition(), self.chance.choice((1, 3, 10, 40)))
+
+    def _cut_positions(self, at: float, later: float, node: str) -> None:
+        """While nobody leads the partition, or while it is read."""
+        partition = self.partition()
+        if self.chance.random() < 0.6:
+            self.add(at, "away", "positions", partition, "leader")
+            at = later
+            self.add(at + 0.001, "back", "positions", partition)
+        self.add(at, "cut_positions", partition, self.chance.choice((1, 2, 3, 5, 9, 20)))
 
     def _overflow(self, at: float, later: float, node: str) -> None:
         self.add(at, "overflow", node, self.segment())

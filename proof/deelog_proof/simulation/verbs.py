@@ -213,6 +213,14 @@ def recreate_positions(cluster: Cluster) -> None:
         cluster.checker.epochs_lost(partition)
 
 
+@_verb("number", "number")
+def cut_positions(cluster: Cluster, partition: str, count: str) -> bool:
+    """An unclean election loses the last records of a partition of positions."""
+    lost = cluster.kafka.truncate(POSITIONS, int(partition), int(count))
+    cluster.checker.epochs_lost(int(partition))
+    return bool(lost)
+
+
 @_verb()
 def recreate_topology(cluster: Cluster) -> None:
     cluster.kafka.recreate(TOPOLOGY)

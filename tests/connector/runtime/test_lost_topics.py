@@ -13,7 +13,7 @@ import pytest
 from deelog_connector.errors import KafkaUnusable
 from deelog_connector.topic_audit import AUDIT_SECONDS
 from tests.connector.runtime.clusters import Clusters, sound, until, write
-from tests.connector.seeds.cluster import CHANGES, PARTITIONS, SEGMENTS, Cluster
+from tests.connector.seeds.cluster import CHANGES, PARTITIONS, SEGMENTS, Cluster, Node
 
 POSITIONS = f"{CHANGES}.positions"
 
@@ -78,17 +78,45 @@ def test_a_takeover_under_way_ends(cluster_of: Clusters, lose: Lose, seconds: fl
     sound(cluster, positions_lost=SEGMENTS)
 
 
-@pytest.mark.parametrize("lose", [delete, recreate])
-def test_positions_that_are_lost_just_before_a_restart_are_missed(cluster_of: Clusters, lose: Lose) -> None:
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.68, 0.72, 0.76, 0.9])
+@pytest.mark.parametrize("lose", LOSSES)
+def test_positions_that_are_lost_just_before_a_restart_are_missed(
+    cluster_of: Clusters, lose: Lose, seconds: float
+) -> None:
+    """Also where the shell that ends has seen it, and has not told the core yet."""
     cluster = cluster_of()
     (node,) = cluster.nodes.values()
     write(cluster)
     until(cluster, lambda: cluster.at_rest)
     lose(cluster)
-    asked = node.ask(node.lifecycle.restart())
-    until(cluster, asked.done)
+    cluster.run(seconds)
+    restarted(cluster, node)
     write(cluster)
     sound(cluster, positions_lost=SEGMENTS)
+
+
+def test_positions_that_are_lost_while_they_are_away_are_missed_across_a_restart(cluster_of: Clusters) -> None:
+    cluster = cluster_of()
+    (node,) = cluster.nodes.values()
+    write(cluster)
+    until(cluster, lambda: cluster.at_rest)
+    for partition in range(PARTITIONS):
+        cluster.kafka.lose(POSITIONS, partition)
+    cluster.run(5.0)
+    restarted(cluster, node)
+    cluster.run(3.0)
+    cut(cluster)
+    for partition in range(PARTITIONS):
+        cluster.kafka.recover(POSITIONS, partition)
+    write(cluster)
+    sound(cluster, positions_lost=SEGMENTS)
+
+
+def restarted(cluster: Cluster, node: Node) -> None:
+    """Its connector is, by request."""
+    asked = node.ask(node.lifecycle.restart())
+    until(cluster, asked.done)
+    asked.result()
 
 
 def test_a_change_topic_that_is_gone_is_made_again(cluster_of: Clusters) -> None:
@@ -98,6 +126,18 @@ def test_a_change_topic_that_is_gone_is_made_again(cluster_of: Clusters) -> None
     cluster.kafka.delete(CHANGES)
     write(cluster)
     sound(cluster, topic_recreated=SEGMENTS)
+
+
+def test_topics_of_heartbeats_and_notifications_that_are_gone_are_made_again(cluster_of: Clusters) -> None:
+    cluster = cluster_of(**{"heartbeat.interval.ms": "1000", "notification.sink.topic.name": "notes"})
+    (node,) = cluster.nodes.values()
+    write(cluster)
+    until(cluster, lambda: cluster.at_rest)
+    heartbeats = node.lifecycle.config.topics.heartbeat
+    for topic in (heartbeats, "notes"):
+        cluster.kafka.delete(topic)
+    until(cluster, lambda: (heartbeats, 0) in cluster.kafka.logs and ("notes", 0) in cluster.kafka.logs)
+    until(cluster, lambda: any(slot.record is not None for slot in cluster.kafka.logs[heartbeats, 0].slots))
 
 
 def test_a_dead_letter_topic_that_is_gone_holds_nothing_up_for_long(cluster_of: Clusters) -> None:

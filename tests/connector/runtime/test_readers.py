@@ -13,10 +13,10 @@ import pytest
 
 from deelog_connector.core.effects import Cause, StateItem
 from deelog_connector.core.segment import Phase
-from deelog_connector.core.state import KnownTopic
 from deelog_connector.errors import KafkaUnauthorized, KafkaUnavailable, KafkaUnusable, MapError
 from deelog_connector.kafka.librdkafka import Librdkafka
 from deelog_connector.kafka_port import BEGINNING, COMPACTED, InRecord, PartitionEnd, TopicState, WriteFailed
+from deelog_connector.kept_topic import ReadTopic
 from deelog_connector.runtime import readers as module
 from deelog_connector.runtime.encode import Encoder
 from deelog_connector.runtime.meters import EventMeter
@@ -220,6 +220,9 @@ class Brokers:
             assert (partitions, settings) == (None, {})
             self.letters += 1
             return
+        if topic == CONFIG.topics.heartbeat:
+            assert (partitions, settings) == (None, COMPACTED)
+            return
         if topic == CONFIG.topics.signal:
             assert (partitions, settings) == (1, {"cleanup.policy": "delete", "retention.ms": "-1"})
             self.signals = "made"
@@ -280,7 +283,7 @@ class World:
         self.tasks = Tasks(asyncio.get_running_loop().create_future())
         self.retries = Retries(config, self.port)
         self.wakes = self.states = 0
-        self.positions = KnownTopic()
+        self.positions = ReadTopic()
         self.readers = Readers(cast("Any", self), cast("Any", self.clients), self.tasks, self.retries)
 
     def wake(self) -> None:
@@ -831,6 +834,11 @@ def test_the_ends_are_watched_though_kafka_is_away_now_and_then(monkeypatch: pyt
         watching = world.tasks.spawn(world.readers.watch())
         await world.until(lambda: world.meter.kafka_problem(0.0) == "Kafka cannot be used: no broker answers")
         assert (world.core.ends, world.wakes) == ([], 0)
+        world.clients.brokers.unwritable["p.c.positions"] = {1}
+        await world.until(
+            lambda: 1 in world.core.withheld
+        )  # what cannot be asked of one topic hides nothing of another
+        world.clients.brokers.unwritable.clear()
         world.clients.brokers.problem = None
         await world.until(lambda: world.wakes >= 2)
         assert set(world.core.ids) == {"id"}

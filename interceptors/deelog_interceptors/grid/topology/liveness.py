@@ -62,6 +62,8 @@ class Liveness:
     def heartbeat(self, member: str, beat: Heartbeat, now: float) -> tuple[bool, Heard | None]:
         """Returns whether a decision is due, and the answer; None where another member may be controller."""
         before = self._beats.get(member)
+        if before is not None and beat.number < before.number:
+            return False, None  # one of an earlier connection: what it says is over
         news = before is None or bool(beat.requests) or before.leaving != beat.leaving
         if self._was_silent(member, now):
             # It may be late: what a cut held back arrives when it heals, and its sender may have another controller.

@@ -63,6 +63,17 @@ def test_who_has_just_taken_office_answers() -> None:
     assert desk.answers(A, B, C) == [True, True, True]
 
 
+def test_a_heartbeat_that_was_overtaken_says_nothing() -> None:
+    """One of an earlier connection comes behind the first of the next one."""
+    desk = Desk()
+    desk.answers(A, B, C)
+    older = Heartbeat(desk._beats - 1, 6, False, [])
+    desk.beat(B, topology_id=8)
+    assert desk.book.is_behind(desk.now)
+    assert desk.book.heartbeat(B, older, desk.now) == (False, None)
+    assert desk.book.is_behind(desk.now)
+
+
 def test_nobody_is_answered_while_a_member_is_silent() -> None:
     """The silent member may be controller, with a view that this node has not read."""
     desk = Desk()
