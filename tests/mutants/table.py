@@ -133,7 +133,7 @@ TAKEOVER: Final = (
         "truncation-noticed",
         "a transaction was cut into while it was open, and nobody waited for its answer: nobody misses what is gone",
         (Edit(TAKEOVERS, " or position.sequence > segment.sent:", ":"),),
-        detector="scenario cut_into_while_open",
+        detector="pytest tests/connector/core/test_takeover.py -k cut_into_while_it_is_open",
         because=RARE,
     ),
     Mutant(
@@ -189,7 +189,7 @@ TAKEOVER: Final = (
         "truncation-noticed",
         "what an old owner writes between a claim and its fence is found and not looked for again",
         (Edit(SCAN, "if sequences:  # also", "if sequences and not self.inherited_runs():  # also"),),
-        detector="pytest tests/connector/core/test_log_watch.py",
+        detector="pytest tests/connector/core/test_scan.py -k another_owner_committed",
         because=RARE,
     ),
     Mutant(
@@ -512,7 +512,7 @@ TAKEOVER: Final = (
         "",
         "the highest epoch is forgotten with a topic of positions, and what is written below it is dropped by readers",
         (Edit(BATCH, "above, spare = self.node.positions.above(segment.epoch),", "above, spare = 0,"),),
-        detector="scenario epoch_known_by_those_that_go_on",
+        detector="pytest tests/connector/core/test_batch.py -k highest_epoch",
         because=RARE,
     ),
     Mutant(
@@ -520,7 +520,7 @@ TAKEOVER: Final = (
         "",
         "the highest epoch that a claim has told of is forgotten with its release",
         (Edit(TAKEOVERS, ", highest=node.positions.above(segment.epoch))", ")"),),
-        detector="scenario highest_epoch_released",
+        detector="pytest tests/connector/core/test_takeover.py -k highest_epoch",
         because=RARE,
     ),
     Mutant(
@@ -1086,7 +1086,8 @@ WRITING: Final = (
         "truncation-noticed",
         "a log that was cut is taken for whole",
         (Edit(LOG_WATCH, "if intact is False or offset < seen:", "if False:"),),
-        ("truncation",),
+        detector="pytest tests/connector/core/test_log_watch.py",
+        because="who looks at the ends finds most of it by the leader's epoch",
     ),
 )
 
@@ -1119,7 +1120,7 @@ RESETS: Final = (
         "truncation-noticed",
         "what was in flight at a look counts as below its end: cut off there, the last of a segment is not missed",
         (Edit(LEDGER, "in_flight <= self.written_at_last_look)", "True)"),),
-        detector="scenario last_of_an_idle_segment",
+        detector="pytest tests/connector/core/test_ledger.py -k in_flight",
         because=RARE,
     ),
     Mutant(
@@ -1801,7 +1802,7 @@ SHELL: Final = (
         "",
         "who was fenced before its ACTIVE removes the claim of the one that it had fenced, and that has claimed again",
         (Edit(TAKEOVERS, " if not segment.recheck else ()", ""),),
-        detector="pytest tests/proof/simulation/test_scenarios.py -k claim_removed_by_who_was_fenced",
+        detector="pytest tests/connector/core/test_takeover.py -k removes_the_claims",
         because="the log must be cut, and have grown again, between two transactions of a node that stood still",
     ),
     Mutant(
@@ -1831,7 +1832,7 @@ SHELL: Final = (
                 "                    raise\n",
             ),
         ),
-        detector="pytest tests/proof/simulation/test_scenarios.py -k positions_recreated_in_a_start",
+        detector="pytest tests/connector/runtime/test_readers.py -k made_again_during_a_start",
         because=ONE_CASE,
     ),
     Mutant(
@@ -2113,15 +2114,21 @@ SHELL: Final = (
         "the new shell's core waits for a fence of the old one",
         Edit(CORE, "        self._fencing.forget()\n", ""),
     ),
-    _of_a_restart(
+    Mutant(
         "restart-looks-not-again",
+        "",
         "after a restart it is assumed that what was under way is not in Kafka",
-        Edit(TRANSACTIONS, "ProducerState.NONE\n        self.reopen()", "ProducerState.NONE"),
+        (Edit(TRANSACTIONS, "ProducerState.NONE\n        self.reopen()", "ProducerState.NONE"),),
+        detector="pytest tests/connector/core/test_transactions.py -k forgotten",
+        because=ONE_CASE,
     ),
-    _of_a_restart(
+    Mutant(
         "restart-waits-for-kafka",
+        "",
         "the old shell ends once Kafka has answered it",
-        Edit(SHELL_FILE, "        self.clients.give_up()\n", ""),
+        (Edit(SHELL_FILE, "        self.clients.give_up()\n", ""),),
+        detector="pytest tests/connector/runtime/test_lifecycle.py -k overlooks_a_cache",
+        because=ONE_CASE,
     ),
     _of_a_restart(
         "restart-leaves-the-old-tasks",
@@ -2273,7 +2280,10 @@ SHELL: Final = (
         "written-to-while-short",
         "",
         "what nodes write hides that a partition of positions has come back without its last records",
-        (Edit(READERS, "self._left_open, self._away)", "self._left_open)"),),
+        (
+            Edit(READERS, "self._left_open, self._away)", "self._left_open)"),
+            Edit(READERS, "self._left_open - self._told - self._away", "self._left_open - self._told"),
+        ),
         detector="scenario positions_cut_while_away",
         because="the claims on the change topic cover what was lost",
     ),
@@ -2282,14 +2292,6 @@ SHELL: Final = (
         "",
         "positions that are cut while a connector restarts are not missed",
         (Edit(READERS, "self._away = frozenset(self._seen.read)", "self._away = frozenset[int]()"),),
-        detector="pytest tests/connector/runtime/test_lost_topics.py -k just_before_a_restart",
-        because="the claims on the change topic cover what was lost",
-    ),
-    Mutant(
-        "loss-untold-at-a-restart",
-        "",
-        "positions that were made again are not missed where the shell ends before it has told the core",
-        (Edit(READERS, "= context.positions\n", "= context.positions\n        self._seen.lost = ''\n"),),
         detector="pytest tests/connector/runtime/test_lost_topics.py -k just_before_a_restart",
         because="the claims on the change topic cover what was lost",
     ),
@@ -2326,7 +2328,7 @@ SHELL: Final = (
                 "        self.owed = reason\n",
             ),
         ),
-        detector="pytest tests/connector/core/test_two_faults.py -k superseded",
+        detector="pytest tests/connector/core/test_segment.py -k stays_owed",
         because=ONE_CASE,
     ),
     Mutant(
@@ -2911,7 +2913,7 @@ STREAMS: Final = (
         "",
         "a connector that is killed goes on behind changes that are not in Kafka",
         (Edit(TAPE, "return tape.mark is None or entry.offset", "return tape.mark is not None and entry.offset"),),
-        detector="pytest tests/interceptors/redis/test_tape.py -k low_and_how_much",
+        detector="pytest tests/interceptors/redis/test_capture.py -k others_write_gives_way",
         because=NO_STREAM,
     ),
     Mutant(

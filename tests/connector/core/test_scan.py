@@ -263,6 +263,8 @@ def test_what_another_owner_committed_is_looked_for_where_the_leader_has_changed
     assert scan(False).inherited_runs() == [CommittedRun(2, 3, 2, 7)]
     assert not scan(False, expected=3).is_truncated
     assert scan(True, expected=3).is_truncated  # 2 is missing
+    # What it has written since its position is looked for again, too.
+    assert scan(False).to_find_again(9, -1) == [CommittedRun(2, 3, 2, 7), CommittedRun(3, 3, 1, 9)]
     after_reset = read(scan(True, expected=3), (BEGIN, 1, 2, b""), (END, 1, 2, b""))
     assert after_reset.inherited_runs() == [CommittedRun(3, 3, 1, 7)]
     assert not after_reset.is_truncated

@@ -83,6 +83,13 @@ def test_an_aborted_reset_is_owed_again_but_for_a_clear_which_is_still_in_the_op
     assert (one.reset, one.owed) == (None, None)
 
 
+def test_that_positions_were_lost_stays_owed_whatever_else_is() -> None:
+    one = segment(Phase.WRITING)
+    for reason, owed in (("truncated", "truncated"), ("positions_lost", "positions_lost"), ("hole", "positions_lost")):
+        one.owe(reason)
+        assert one.owed == owed
+
+
 def test_why_it_was_stopped_is_forgotten_when_it_goes_on() -> None:
     one = segment(Phase.WRITING)
     one.stopped_by = "too large"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from deelog_connector.core.effects import Cause, Corrected, Effect, Place, Released, Scan
+from deelog_connector.core.batch import Batch
+from deelog_connector.core.effects import Cause, Corrected, Effect, Place, Released, Scan, StateItem
 from deelog_connector.core.positions_table import PositionsTable
 from deelog_connector.core.replica import Replica
 from deelog_connector.core.scan import SegmentScan
@@ -12,7 +13,8 @@ from deelog_connector.core.segment import Phase
 from deelog_connector.core.snapshot_mode import SnapshotMode
 from deelog_connector.core.takeover import Takeover
 from deelog_schemas.header import Kind
-from deelog_schemas.positions import ClaimState, StateRecord, decode_state
+from deelog_schemas.keys import claim_key
+from deelog_schemas.positions import ClaimState, ReleaseState, StateRecord, decode_state
 from deelog_schemas.records import ON_POSITIONS, decode
 from tests.connector.core.builders import node, primary
 from tests.connector.world import (
@@ -546,6 +548,29 @@ def test_a_new_owner_misses_what_nobody_looked_for_under_the_last_leader() -> No
     world.settle()
     assert world.reader(0).resets == ["initial", "truncated"]
     world.check()
+
+
+def test_a_release_tells_the_highest_epoch() -> None:
+    """Positions that are made again may have no other record of it."""
+    state = node()
+    segment = primary(state, 3)
+    state.positions.highest_claim = 10_018
+    batch = Batch(state)
+    Takeover(state, Replica(state)).release(batch, segment)
+    (told,) = [item.state for item in batch.items if isinstance(item, StateItem) and item.state is not None]
+    assert isinstance(told, ReleaseState)
+    assert (told.epoch, told.highest) == (7, 10_018)
+
+
+@pytest.mark.parametrize("recheck", [False, True])
+def test_an_active_removes_the_claims_of_those_it_has_fenced_unless_the_session_was_lost_since(recheck: bool) -> None:
+    state = node()
+    victims = frozenset({(4, "n1@1")})
+    segment = primary(state, 3, Phase.FENCE, victims=victims, recheck=recheck)
+    batch = Batch(state)
+    Takeover(state, Replica(state)).active(batch, segment)
+    removed = [item.key for item in batch.items if isinstance(item, StateItem) and item.state is None]
+    assert removed == ([] if recheck else [claim_key(3, "n1@1")])
 
 
 def test_a_log_that_was_cut_costs_those_who_begin_to_read_behind_it_under_that_leader() -> None:

@@ -249,6 +249,18 @@ def test_after_a_failure_a_new_session_is_opened_and_every_segment_looks_again(c
     assert one.open() == []  # it is being opened already
 
 
+def test_what_a_session_had_under_way_when_it_was_forgotten_is_looked_for() -> None:
+    state = node(commit_interval=0.0)
+    segments = [primary(state, number) for number in (0, 1)]
+    captured(segments[0], operation(1))
+    one = opened(state)
+    one.begin(state.working())
+    one.forget()
+    assert [segment.phase for segment in segments] == [Phase.ACTIVE, Phase.ACTIVE]
+    assert one.idle
+    assert one.open() == [OpenProducer()]
+
+
 def test_a_transaction_has_fewer_bytes_where_kafka_is_slow() -> None:
     """One that is not in time fails, and the resets in it begin anew: so it shall take a part of the time at most."""
     full, least = 16 << 20, 64 << 10
