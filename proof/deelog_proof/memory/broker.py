@@ -471,7 +471,8 @@ class Kafka:
         for record in records:
             place = record.topic, record.partition
             (led if self.takes(*place) and place not in unreached else left).append(record)
-        limits = {r.topic: int(self.topics[r.topic].setting("max.message.bytes")) for r in led}
+        topics = dict.fromkeys(record.topic for record in led)
+        limits = {topic: int(self.topics[topic].setting("max.message.bytes")) for topic in topics}
         if any(limit < largest for limit in limits.values()) and any(
             size > limits[topic] for topic, size in batches(led, largest)
         ):

@@ -9,6 +9,7 @@ import pytest
 from deelog_connector.core.effects import Cause
 from deelog_connector.kafka_port import InRecord, OutRecord
 from deelog_proof.memory.broker import (
+    OVERHEAD,
     Denied,
     Failed,
     HeldUp,
@@ -97,6 +98,18 @@ def test_a_record_is_refused_for_its_size(kafka: Kafka) -> None:
     session = kafka.init("w")
     assert kafka.append("w", session, [record(b"." * 1000)]) is Cause.REFUSED
     assert kafka.append("w", session, [record(b"." * 900)]) is None
+
+
+@pytest.mark.parametrize(("largest", "refused"), [(0, False), (1000, False), (1001, True), (5000, True)])
+def test_a_batch_is_refused_for_its_size(kafka: Kafka, largest: int, refused: bool) -> None:
+    """Two records of 500 bytes fit into one that the topic takes, three do not."""
+    kafka.topics[T].settings["max.message.bytes"] = "1000"
+    session = kafka.init("w")
+    records = [record(b"." * (500 - OVERHEAD - 1), partition) for partition in (0, 1) for _ in range(3)]
+    records[0] = record(b"." * (501 - OVERHEAD - 1))
+    with pytest.raises(Failed) if refused else nullcontext():
+        kafka.produce("w", session, 1, records, largest=largest)
+    assert bool(kafka.transactions) is not refused
 
 
 @pytest.mark.parametrize(
