@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,7 +171,7 @@ def diffs(spark: SparkSession, config: Config, name: str) -> list[Any]:
     return spark.table(name).where("partition = 0").collect()
 
 
-def milliseconds(moment: Any) -> int:
+def milliseconds(moment: datetime) -> int:
     """Of a row's timestamp."""
     return round(moment.timestamp() * 1000)
 
