@@ -2299,7 +2299,7 @@ SHELL: Final = (
         "topic-id-read-once",
         "",
         "a topic made again is taken for a truncated one",
-        (Edit(READERS, "        await self.look_at_changes()  # first", "        pass  # first"),),
+        (Edit(READERS, "                await self.look_at_changes()  # first", "                pass  # first"),),
         detector="scenario topic_recreated",
         because="a reset for another reason, which the checker allows",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -233,30 +233,21 @@ class Readers:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             await self._clients.close_idle()
-            meter = self._context.meter
-            away = [await self._unusable(look) for look in (self._look_at_the_log, self.look_at_positions)]
-            if any(away):
-                why = away[0] or away[1]
-                if why != meter.kafka_away:  # once for each reason
-                    log.warning("Kafka cannot be used: %s", why)
-                meter.kafka_away = why
+            try:
+                await self.look_at_changes()  # first: the ends of a topic made again look as if it had been truncated
+                await self.read_ends()
+                # Only then: a Kafka that comes back is one whose partitions have no leader yet, and to abort what a
+                # transaction has left open on them would end what it is about to commit.
+                await self.look_at_positions()
+            except (KafkaUnusable, ConfigError) as error:  # e.g. a file of secrets being written
+                if str(error) != self._context.meter.kafka_away:  # once for each reason
+                    log.warning("Kafka cannot be used: %s", error)
+                self._context.meter.kafka_away = str(error)
                 continue
-            if meter.kafka_away:
+            if self._context.meter.kafka_away:
                 log.info("Kafka can be used again")
-            meter.kafka_answered(self._context.port.clock.monotonic())
+            self._context.meter.kafka_answered(self._context.port.clock.monotonic())
             self._context.wake()
-
-    async def _look_at_the_log(self) -> None:
-        await self.look_at_changes()  # first: the ends of a topic made again look as if it had been truncated
-        await self.read_ends()
-
-    async def _unusable(self, look: Callable[[], Awaitable[None]]) -> str:
-        """Why a look saw nothing; empty where it did. What one is not told does not keep the next one from looking."""
-        try:
-            await look()
-        except (KafkaUnusable, ConfigError) as error:  # e.g. a file of secrets being written
-            return str(error)
-        return ""
 
     async def look_at_changes(self) -> None:
         """Passes the id of the change topic to the core; makes the topic where it is gone."""
