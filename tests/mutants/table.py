@@ -2272,7 +2272,7 @@ SHELL: Final = (
         "small-records-too-large",
         "",
         "a topic whose max.message.bytes is lowered stops segments that have small entries alone",
-        (Edit(EXECUTOR, "if refused and await self._clients.batches_are_too_large():", "if False:"),),
+        (Edit(EXECUTOR, "cause is Cause.REFUSED and await self._clients.batches_are_too_large()", "False"),),
         detector="pytest tests/connector/runtime/test_largest_message.py",
         because="no seed changes a topic's settings",
     ),

@@ -56,12 +56,8 @@ def test_changes_streams_the_diff_topic(kafka: Broker, prefix: str, tmp_path: Pa
     cache.put(cache.key(1, 0), b"lost", lost=True)
     cache.reset(1)
     run(config, spark)
-    query = changes(spark, config).writeStream.format("memory").queryName(prefix).trigger(availableNow=True).start()
-    try:
-        assert query.awaitTermination(60)
-    finally:
-        query.stop()
-    rows = [r.asDict(recursive=True) for r in spark.table(prefix).orderBy("segment", "sequence").collect()]
+    told = streamed(spark, config, prefix).orderBy("segment", "sequence")
+    rows = [r.asDict(recursive=True) for r in told.collect()]
     assert list(rows[0]) == [
         "cache", "segment", "op", "key", "before", "after", "epoch", "sequence", "cause", "ts", "partition", "offset",
         "timestamp"
@@ -96,13 +92,7 @@ def test_a_tombstone_whose_delete_compaction_may_have_taken_is_a_delete(
     waiting(lambda: time.time() > ended + LAG_MS / 1000, WAIT, "a delete that is as old as the lag")
     late = configured(kafka, prefix, tmp_path, reader_max_lag_ms=LAG_MS, cache_value_format="bytes")
     for asked, causes in ((late, ["change", "change", None]), (fresh, ["change", "change"])):
-        name = f"{prefix}{len(causes)}"
-        query = changes(spark, asked).writeStream.format("memory").queryName(name).trigger(availableNow=True).start()
-        try:
-            assert query.awaitTermination(60)
-        finally:
-            query.stop()
-        rows = spark.table(name).orderBy("offset").collect()
+        rows = streamed(spark, asked, f"{prefix}{len(causes)}").orderBy("offset").collect()
         assert [row.cause for row in rows] == causes
     alone, delete = spark.table(f"{prefix}3").orderBy("offset").collect()[2], rows[1]
     assert (alone.op, alone.key, alone.after, alone.ts) == ("d", delete.key, None, None)
@@ -144,7 +134,7 @@ def test_a_difference_has_the_time_of_its_cause(
     at = time.time() + 2
     waiting(lambda: time.time() > at, WAIT, "the job to be late")
     run(config, spark)
-    found = {row.offset: row for row in diffs(spark, config, f"{prefix}n")}
+    found = {row.offset: row for row in streamed(spark, config, f"{prefix}n").where("partition = 0").collect()}
     (by_reset,) = (row for row in found.values() if row.cause == "reset")
     bare = max((row for row in found.values() if row.segment == 2), key=lambda row: row.sequence)
     assert milliseconds(by_reset.ts) == ends[0].timestamp()[1]
@@ -161,14 +151,14 @@ def changes_of(config: Config, cache: Cache, topic: str = "") -> list[Any]:
         return list(cluster.reader.read(topic, 0, 0, cluster.ends(topic, cache.partitions)[0]))
 
 
-def diffs(spark: SparkSession, config: Config, name: str) -> list[Any]:
-    """The rows of `changes()` on partition 0."""
+def streamed(spark: SparkSession, config: Config, name: str) -> DataFrame:
+    """What `changes()` gives today, as a table of that name."""
     query = changes(spark, config).writeStream.format("memory").queryName(name).trigger(availableNow=True).start()
     try:
         assert query.awaitTermination(60)
     finally:
         query.stop()
-    return spark.table(name).where("partition = 0").collect()
+    return spark.table(name)
 
 
 def milliseconds(moment: datetime) -> int:

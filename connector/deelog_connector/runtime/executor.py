@@ -173,13 +173,12 @@ class Executor:
             self._context.meter.failed[error.cause] += 1
             if error.denied:  # until the ACL is back: nothing is lost meanwhile, so retry slowly
                 await asyncio.sleep(DENIED_SECONDS)
-            refused = error.cause is Cause.REFUSED
-            if refused and await self._clients.batches_are_too_large():
-                self._core.commit_failed(effect.token, Cause.LOST)  # the next session makes smaller ones
-            else:
-                self._core.commit_failed(effect.token, error.cause)
-                if refused:
-                    self._log_stopped(effect, error.reason)
+            cause = error.cause
+            if cause is Cause.REFUSED and await self._clients.batches_are_too_large():
+                cause = Cause.LOST  # the next session makes smaller ones
+            self._core.commit_failed(effect.token, cause)
+            if cause is Cause.REFUSED:
+                self._log_stopped(effect, error.reason)
             self._retries.count(error)
         except TransformFailed as error:
             self._context.halt(error)

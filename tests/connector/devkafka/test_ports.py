@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,10 +48,14 @@ def test_a_free_port_is_never_one_that_an_outgoing_connection_may_take() -> None
 
 
 def test_a_taken_port_is_passed_over_and_too_few_free_ones_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server((HOST, 0)) as server, socket.create_server((HOST, 0)) as other:
-        taken, free = server.getsockname()[1], other.getsockname()[1]
-        other.close()
-        monkeypatch.setattr(ports, "_BELOW_OUTGOING", [taken, free])
+    with ExitStack() as servers:
+        taken, free, another = [servers.enter_context(socket.create_server((HOST, 0))) for _ in range(3)]
+        numbers = [server.getsockname()[1] for server in (taken, free, another)]
+        free.close()
+        another.close()
+        monkeypatch.setattr(ports, "_BELOW_OUTGOING", numbers[:2])
+        assert free_ports(1) == numbers[1:2]
+        monkeypatch.setattr(ports, "_BELOW_OUTGOING", numbers[::2])
         with pytest.raises(OSError, match="fewer than 2 ports"):
             free_ports(2)
 
