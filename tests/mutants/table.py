@@ -2232,7 +2232,7 @@ SHELL: Final = (
         "failed-commit-counts",
         "",
         "a transaction that failed counts as committed",
-        (Edit(EXECUTOR, "self._core.commit_failed(effect.token, error.cause)", "self._core.committed(effect.token)"),),
+        (Edit(EXECUTOR, "self._core.commit_failed(effect.token, cause)", "self._core.committed(effect.token)"),),
     ),
     Mutant(
         "corrections-cut-short",
