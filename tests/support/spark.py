@@ -126,5 +126,7 @@ def connect_server(folder: Path, jars: str, **more: str) -> Iterator[str]:
     try:
         until(started, _SECONDS, "the Connect server")
         yield f"sc://{HOST}:{port}"
+    except AssertionError as error:
+        raise AssertionError(f"{error}\nThe log of the Connect server {server.tail()}") from error
     finally:
         server.kill()

@@ -82,9 +82,13 @@ class Terminal:
                 try:
                     found = self._lines.get(timeout=SECONDS)
                 except queue.Empty:
-                    raise AssertionError(f"{self._name} did not print: {line}\n{self._errors.read_text()}") from None
+                    raise AssertionError(f"{self._name} did not print: {line}") from None
             else:
                 assert same(found) == same(line), f"{self._name} printed\n  {found}\ninstead of\n  {line}"
+
+    def errors(self) -> str:
+        """What the command said beside its output."""
+        return f"{self._name}:\n{self._errors.read_text()}"
 
 
 def run(command: str) -> str:
@@ -125,7 +129,8 @@ def follow(path: Path) -> int:
                     else:
                         continue
                 except AssertionError as error:
-                    raise AssertionError(f"{path.name}:{block.line}: {error}") from None
+                    told = "".join(terminal.errors() for terminal in terminals.values())
+                    raise AssertionError(f"{path.name}:{block.line}: {error}\n{told}") from None
                 count += 1
                 print(f"{path.name}:{block.line} {time.monotonic() - begin:.1f} s", flush=True)  # noqa: T201
         finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,7 @@ def can_follow() -> bool:
     ],
 )
 def test_a_page_to_the_letter(page: str) -> None:
+    shutil.rmtree(ROOT / "build" / Path(page).stem, ignore_errors=True)  # of a run that was interrupted
     command = [*NAMESPACES, sys.executable, "-m", "tests.system.ops.follow", page]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
