@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ _POLL_SECONDS = 0.05
 _STOP_SECONDS = 10.0
 _TAIL_LINES = 20
 _TAIL_BYTES = 65_536
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_AGAIN_SECONDS = 0.01
 
 
 class ProcessError(DeelogError):
@@ -140,17 +143,29 @@ def until(condition: Callable[[], bool], seconds: float, what: str, every: float
 @contextmanager
 def ends_in_order() -> Iterator[None]:
     """SIGTERM and SIGHUP end the block like Ctrl-C, with everything cleaned up; further ones wait."""
+    hook = sys.unraisablehook
 
     def end(number: int, _frame: FrameType | None) -> None:
-        for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for other in _ENDING:
             signal.signal(other, signal.SIG_IGN)
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        sys.exit(128 + number)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-    former = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    def dropped(told: sys.UnraisableHookArgs) -> None:
+        # The signal came amid a finalizer, from where nothing is raised: it comes again.
+        if not isinstance(told.exc_value, (KeyboardInterrupt, SystemExit)):
+            hook(told)
+            return
+        number = signal.SIGINT if isinstance(told.exc_value, KeyboardInterrupt) else int(told.exc_value.code or 0) - 128
+        signal.signal(number, end)
+        again = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+
+    former = {number: signal.signal(number, end) for number in _ENDING}
+    sys.unraisablehook = dropped
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in former.items():
             signal.signal(number, handler)

@@ -132,7 +132,7 @@ def test_nothing_is_left_when_it_is_interrupted(start: Any, number: int, after: 
     demo = start("--ops", "50000", "--faults", "survivable")
     waiting(lambda: demo.said(after), 200, f"{after!r}")
     demo.process.send_signal(number)
-    assert demo.ended() == 128 + number
+    assert demo.ended() == 128 + number, demo.output.read_text()
     assert list(demo.temporary.iterdir()) == demo.spark_files() == []
     assert not demo.report.exists()
 

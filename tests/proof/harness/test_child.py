@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deelog_proof.harness.child import Child, ProcessError, until
+from deelog_proof.harness.child import Child, ProcessError, ends_in_order, until
 
 # Prints the id of a child of its own, which ignores SIGTERM, as a JVM behind Python might.
 _PARENT = """
@@ -146,3 +146,42 @@ def test_until_tells_how_long_it_took() -> None:
 def test_until_names_what_it_waited_for() -> None:
     with pytest.raises(TimeoutError, match="in vain for: a miracle"):
         until(lambda: False, 0.2, "a miracle")
+
+
+class Finalized:
+    """Gets a signal as its finalizer runs."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), self.number)
+        sum(range(10))  # the handler runs here
+
+
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_amid_a_finalizer_is_not_lost(number: int, raised: type[BaseException]) -> None:
+    former, hook = signal.getsignal(number), sys.unraisablehook
+
+    def ended() -> None:
+        with ends_in_order():
+            Finalized(number)
+            until(lambda: False, 5, "the signal's exception")
+
+    with pytest.raises(raised) as caught:
+        ended()
+    assert getattr(caught.value, "code", 0) in (0, 128 + number)
+    assert signal.getsignal(number) is former
+    assert sys.unraisablehook is hook
+
+
+def test_what_else_a_finalizer_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        def __del__(self) -> None:
+            raise ValueError("as it goes")
+
+    told: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: told.append(str(error.exc_value)))
+    with ends_in_order():
+        Failing()
+    assert told == ["as it goes"]
