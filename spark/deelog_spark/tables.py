@@ -48,7 +48,7 @@ def changes(spark: SparkSession, config: Config, **options: Any) -> DataFrame:
     wanted = {"startingOffsets": "earliest", **options, **kafka_options(config)}
     raw = spark.readStream.format("kafka").options(**wanted).option("subscribe", config.topics.diff).load()
     rows = _differences(cut(raw), config, tombstones=_may_be_alone(config["reader.max.lag.ms"]))
-    return decoded(rows, connected(config), config.topics.diff)
+    return decoded(rows, connected(config), config.topics.diff, timestamp=True)
 
 
 def real_time(spark: SparkSession, config: Config, every: str = "5 seconds") -> dict[str, str]:

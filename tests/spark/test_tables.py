@@ -77,6 +77,15 @@ def test_changes_streams_the_diff_topic(kafka: Broker, prefix: str, tmp_path: Pa
     assert (rows[0]["epoch"], rows[0]["sequence"], rows[0]["cache"], rows[0]["segment"]) == (1, 1, "c", 0)
 
 
+def test_changes_asks_spark_for_no_schema(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A declarative pipeline forbids it where queries are defined."""
+    config = config_of("127.0.0.1:9", "p", "unused")
+    kind = type(spark.range(1))
+    for name in ("schema", "columns", "dtypes"):
+        monkeypatch.setattr(kind, name, property(lambda _: pytest.fail("it asked for a schema")))
+    assert changes(spark, config).isStreaming
+
+
 def test_a_tombstone_whose_delete_compaction_may_have_taken_is_a_delete(
     kafka: Broker, prefix: str, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -93,26 +93,27 @@ def cut(raw: DataFrame) -> DataFrame:
     return raw.select("partition", "offset", "timestamp", ours.alias("header"), "key", "value")
 
 
-def decoded(rows: DataFrame, config: Config, topic: str) -> DataFrame:
+def decoded(rows: DataFrame, config: Config, topic: str, *, timestamp: bool = False) -> DataFrame:
     """Rows of a batch, or records of the diff topic, with keys and values decoded.
 
-    Columns: cache, segment, op, key, before, after, epoch, sequence, cause, ts, partition, offset, and timestamp where
-    `rows` has it. No Python runs where keys and values are JSON. One that cannot be decoded ends the query with its
-    place: `topic` is the one that partition and offset are of.
+    Columns: cache, segment, op, key, before, after, epoch, sequence, cause, ts, partition, offset, and with `timestamp`
+    that of `rows`. No Python runs where keys and values are JSON. One that cannot be decoded ends the query with its
+    place: `topic` is the one that partition and offset are of. Spark is asked for no schema: a declarative pipeline
+    forbids that while it defines its queries.
     """
     from pyspark.sql import functions as F
 
     entry = "struct<key:string,value:string,expires_at:bigint>"
     envelope = f"op:string,before:{entry},after:{entry},source:struct<ts_us:bigint,cause:string>"
-    timestamp = ["timestamp"] if "timestamp" in rows.columns else []
-    rows = rows.select("partition", "offset", *timestamp, "cause", "header", "key", "value")
+    more = ["timestamp"] if timestamp else []
+    rows = rows.select("partition", "offset", *more, "cause", "header", "key", "value")
     if not in_jvm(config):
         columns = _PLAIN.format("timestamp timestamp, " if timestamp else "")
         rows = rows.mapInArrow(functools.partial(_plain, config, topic), columns)
     parsed = rows.select(
         "partition",
         "offset",
-        *timestamp,
+        *more,
         "cause",
         number("header", 5, 4).cast("int").alias("segment"),
         number("header", 9, 4).alias("epoch"),
@@ -151,7 +152,7 @@ def decoded(rows: DataFrame, config: Config, topic: str) -> DataFrame:
         F.timestamp_micros("v.source.ts_us").alias("ts"),
         "partition",
         "offset",
-        *timestamp,
+        *more,
     )
 
 
