@@ -60,11 +60,15 @@ class OnPostgres:
 
 
 def in_table(database: Database, config: Config) -> dict[bytes, Stored]:
-    """The table's rows of a cache, by key. Fails unless the staging table is empty."""
-    mine = f"where topic_prefix = '{config['topic.prefix']}' and cache = '{config['cache.name']}'"
+    """The table's rows of a cache, by key. Fails unless the staging table is empty, so once no job writes."""
     table = config["diff.jdbc.table"]
-    assert database.rows(f"select op, key from {table}_staging {mine}") == []
-    rows = database.rows(f"select * from {table} {mine}")
+    assert database.rows(f"select op, key from {table}_staging {_mine(config)}") == []
+    return in_table_now(database, config)
+
+
+def in_table_now(database: Database, config: Config) -> dict[bytes, Stored]:
+    """The same while a job may be writing."""
+    rows = database.rows(f"select * from {config['diff.jdbc.table']} {_mine(config)}")
     key_of, value_of = (
         _unhex if config[f"cache.{what}.format"] == "bytes" else str.encode for what in ("key", "value")
     )
@@ -74,6 +78,10 @@ def in_table(database: Database, config: Config) -> dict[bytes, Stored]:
     }
     assert len(found) == len(rows)
     return found
+
+
+def _mine(config: Config) -> str:
+    return f"where topic_prefix = '{config['topic.prefix']}' and cache = '{config['cache.name']}'"
 
 
 def _unhex(shown: str) -> bytes:

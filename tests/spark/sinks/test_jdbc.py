@@ -20,7 +20,7 @@ from tests.spark import scenes
 from tests.spark.processes import WAIT
 from tests.spark.reference import expected, held, in_topic
 from tests.spark.scenes import Carried
-from tests.spark.tables import Database, OnPostgres, Sqlite, in_table
+from tests.spark.tables import Database, OnPostgres, Sqlite, in_table, in_table_now
 from tests.spark.test_diff_job import run
 from tests.support.changes import Cache, config_of
 from tests.support.kafka import Broker
@@ -375,7 +375,7 @@ def test_database_down_for_a_while(
             cache.put(b"a", b"while it is away")
             waiting(lambda: sum(map(len, in_topic(config, 2).values())) == 2, WAIT, "the diff topic")
             server.start()
-            waiting(lambda: in_table(database, config) == held(in_topic(config, 2)), WAIT, "the table")
+            waiting(lambda: in_table_now(database, config) == held(in_topic(config, 2)), WAIT, "the table")
             assert not job.await_termination(0)
         finally:
             job.stop()
