@@ -111,12 +111,12 @@ OPERATIONS: dict[str, Callable[[Any], object]] = {
     "update": lambda cache: cache.update(a="7", e="8"),
     "clear": lambda cache: cache.clear(),
 }
-SLOWER = ("serialized", "traced")
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "serialized": {"key_serializer": "json", "value_serializer": "json"},
     "traced": {"trace": lambda: (("traceparent", b"00"),)},
 }
+SLOWER = [kind for kind in KINDS if kind != "plain"]
 
 
 def made(name: str, **kind: Any) -> tuple[Attached, Clock]:
@@ -140,7 +140,13 @@ def instants(do: Callable[[Instant], None], handler: Callable[[], None] = interr
     raise AssertionError("it does not end")
 
 
-@pytest.mark.parametrize(("name", "kind"), [*product(CLASSES, ["plain"]), *product(["TTLCache", "Own"], SLOWER)])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *product(CLASSES, ["plain"]),
+        *(pytest.param(*slower, marks=pytest.mark.slow) for slower in product(["TTLCache", "Own"], SLOWER)),
+    ],
+)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_call_is_interrupted_at_any_instant(name: str, kind: str, operation: str) -> None:
     def do(instant: Instant) -> None:
@@ -156,7 +162,7 @@ def test_a_call_is_interrupted_at_any_instant(name: str, kind: str, operation: s
 
 
 @pytest.mark.parametrize("name", ["TTLCache", "TLRUCache"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["plain", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOWER)])
 @pytest.mark.parametrize("operation", ["expire", "new", "popitem", "clear"])
 def test_expiry_is_interrupted_at_any_instant(name: str, kind: str, operation: str) -> None:
     def do(instant: Instant) -> None:

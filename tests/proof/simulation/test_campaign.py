@@ -52,7 +52,7 @@ def prunes_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_seeds_hold_and_see_what_they_are_there_to_see(
     call: Simulate, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    seeds = 30 if "not slow" in request.config.option.markexpr else 100
+    seeds = 12 if "not slow" in request.config.option.markexpr else 100
     report = tmp_path / "report.json"
     result = call("--seeds", f"1..{seeds}", "--jobs", 1, "--report", report)
     assert result.exit_code == 0, result.output
@@ -150,6 +150,7 @@ def test_the_short_script_holds_once_the_rule_is_on_again(call: Simulate, tmp_pa
     assert call("--script", file).exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("prunes_too_much")
 def test_shrinking_is_a_choice(call: Simulate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "SHRINK_SECONDS", 1.0)

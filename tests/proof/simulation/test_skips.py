@@ -15,7 +15,7 @@ from deelog_proof.simulation.world import World
 
 @pytest.fixture(scope="module")
 def scripts(request: pytest.FixtureRequest) -> list[Script]:
-    seeds = 8 if "not slow" in request.config.option.markexpr else 20
+    seeds = 5 if "not slow" in request.config.option.markexpr else 20
     return [generate(seed, steps=1500) for seed in range(1, seeds + 1)]
 
 

@@ -32,7 +32,7 @@ def can_follow() -> bool:
 @pytest.mark.parametrize(
     "page",
     [
-        "docs/tutorial.md",
+        pytest.param("docs/tutorial.md", marks=pytest.mark.slow),
         "docs/howto/own-cache.md",
         pytest.param(
             "docs/howto/redis-cluster.md",
