@@ -3110,7 +3110,7 @@ STREAMS: Final = (
         "",
         "two connectors take a slot from each other as long as their servers disagree whose it is",
         (Edit(CAPTURE, "if source.rank > self.view.rank:", "if source.rank < 0:"),),
-        detector="pytest tests/interceptors/redis/test_capture.py -k later_view_supersedes",
+        detector="scenario outranked",
         because=NO_STREAM,
     ),
     Mutant(
