@@ -39,7 +39,7 @@ from benchmarks.common import Figure, kafka, parser, show
 from deelog_schemas.config import Config
 from deelog_schemas.keys import partition_of, segment_of
 from deelog_spark.batches import tasks
-from deelog_spark.diff_job import DiffJob
+from deelog_spark.diff_job import BatchReport, DiffJob
 from deelog_spark.java_options import kafka_options
 from deelog_spark.session import session
 from deelog_spark.sinks.kafka import Written
@@ -111,20 +111,17 @@ def into_nothing(spark: SparkSession, config: Config, partitions: int, folder: P
     writing.option("checkpointLocation", str(folder / uuid.uuid4().hex)).start().awaitTermination()
 
 
-def run_job(spark: SparkSession, config: Config) -> list[dict[str, Any]]:
+def run_job(spark: SparkSession, config: Config) -> list[BatchReport]:
     """The job until it has read what is there; what it told of each batch."""
-    told: list[dict[str, Any]] = []
-    job = DiffJob(config, spark, told.append)
-    try:
+    told: list[BatchReport] = []
+    with DiffJob(config, spark, told.append) as job:
         job.start(available_now=True).await_termination()
-    finally:
-        job.stop()
     return told
 
 
-def batch_seconds(told: list[dict[str, Any]]) -> float:
+def batch_seconds(told: list[BatchReport]) -> float:
     """Of all batches of a run behind its start."""
-    return float(sum(one["seconds"] for one in told if one["batch"] >= 0))
+    return sum(one.seconds for one in told if one.batch >= 0)
 
 
 def steady(spark: SparkSession, config: Config) -> None:

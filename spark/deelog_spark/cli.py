@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from deelog_schemas.config import Config
-    from deelog_spark.diff_job import DiffJob
+    from deelog_spark.diff_job import BatchReport, DiffJob
 
 _TURN_SECONDS: Final = 0.5
 _OWN: Final = ("diff.checkpoint.location", "diff.topic", "diff.parquet.path", "diff.metrics.port")
@@ -90,7 +91,7 @@ class Jobs:
         self._shared: SparkSession | None = None
 
     def run(self, configs: list[Config], available_now: bool, show: Progress | None) -> None:
-        """Starts them one after the other, and waits until all have ended or one has failed, which raises its error."""
+        """Starts them side by side, and waits until all have ended or one has failed, which raises its error."""
         from deelog_spark.diff_job import DiffJob
         from deelog_spark.session import session
 
@@ -99,11 +100,15 @@ class Jobs:
             self._shared = session()
         for config in configs:
             self._jobs.append(DiffJob(config, self._shared, show))
-        for job in self._jobs:
-            if self.stopping:
-                return
-            job.start(available_now)
-            click.echo(f"deelog diff: {job.topics.changes} -> {job.topics.diff}, running")
+        with ThreadPoolExecutor(len(configs)) as pool:
+            try:
+                for starting in as_completed([pool.submit(job.start, available_now) for job in self._jobs]):
+                    job = starting.result()
+                    click.echo(f"deelog diff: {job.topics.changes} -> {job.topics.diff}, running")
+            except BaseException:
+                for job in self._jobs:
+                    job.request_stop()  # else the pool waits for starts that nobody needs any more
+                raise
         running = list(self._jobs)
         while running:
             running = [job for job in running if not job.await_termination(_TURN_SECONDS)]
@@ -161,13 +166,13 @@ class Progress:
         self._live = Live(auto_refresh=False)
         self._live.start()
 
-    def __call__(self, batch: dict[str, Any]) -> None:
-        changes, rows = batch["changes"], batch["resets_rows"]
-        self._lines[batch["topic"]] = (
-            f"{batch['topic']}  batch {batch['batch']}  records {batch['records']:,}  "
-            f"lag {'?' if batch['lag'] is None else batch['lag']}  "
-            f"changes c{changes['c']:,} u{changes['u']:,} d{changes['d']:,}  resets {sum(batch['resets'].values()):,}: "
-            f"c{rows['c']:,} u{rows['u']:,} d{rows['d']:,}  {batch['seconds']:.1f} s"
+    def __call__(self, batch: BatchReport) -> None:
+        changes, rows = batch.changes, batch.resets_rows
+        self._lines[batch.topic] = (
+            f"{batch.topic}  batch {batch.batch}  records {batch.records:,}  "
+            f"lag {'?' if batch.lag is None else batch.lag}  "
+            f"changes c{changes['c']:,} u{changes['u']:,} d{changes['d']:,}  resets {sum(batch.resets.values()):,}: "
+            f"c{rows['c']:,} u{rows['u']:,} d{rows['d']:,}  {batch.seconds:.1f} s"
         )
         self._live.update("\n".join(self._lines.values()), refresh=True)
 

@@ -1,7 +1,7 @@
 """The diff job: reads a change topic and writes its differences, each once.
 
-    job = DiffJob(load("diff.properties", "diff")).start()
-    job.await_termination()
+    with DiffJob("diff.properties") as job:
+        job.start().await_termination()
 
 A start without state folds the topic up to its end and writes how the result differs from the diff topic; from there
 `foreachBatch` goes on. A batch has four steps: walk it by header (`folding/walk.py`); read and check the resets that
@@ -21,15 +21,17 @@ import operator
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import orjson
 import pyarrow as pa
 import tenacity
 
-from deelog_schemas.config import Config
+from deelog_schemas.config import Config, Role, config_of
 from deelog_schemas.errors import DeelogError, RecordError
 from deelog_schemas.kafka.progress import MAX_STALL_SECONDS, STALL_SECONDS
 from deelog_spark.batches import columns, ranges, tasks
@@ -82,23 +84,49 @@ _Done = tuple[Batch, list[Written], "Callable[[], DataFrame]"]
 """A batch that is in the diff topic: its plan, what was written, and its rows for the other sinks."""
 
 
-class DiffJob:
-    """One job. Call `start()` once, and `stop()` at the end, also after an error.
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What a batch's log line says. The counts are of all batches so far, by reason or by op."""
 
-    `spark` is your own session, which is left running, or None for one that the job makes and stops. `on_batch` is
-    called after each batch, the start included, with the content of its log line: `topic` (the change topic), `batch`,
-    `seconds`, the totals, `lag` (offsets, None if unknown), `behind` (age of the newest record in seconds, None if
-    unknown) and `open_resets` (segments whose reset has not ended). The next batch waits for it. Raises
-    `RegistryError` where the configured schema registry does not answer.
+    topic: str
+    """The change topic."""
+    batch: int
+    """-1: the start."""
+    seconds: float
+    records: int
+    """Of the change topic."""
+    repeats: int
+    """Of them, those that came again."""
+    resets: dict[str, int]
+    """Those that ended."""
+    changes: dict[str, int]
+    """Differences that a change caused."""
+    resets_rows: dict[str, int]
+    """Those that a reset caused."""
+    dead_letters: int
+    lag: int | None
+    """Offsets up to the topic's end; None: unknown."""
+    behind: float | None
+    """The age of the newest record, in seconds; None: unknown."""
+    open_resets: int
+    """Segments whose reset has not ended."""
+
+
+class DiffJob:
+    """One job. Call `start()` once, and `stop()` at the end, also after an error; `with` does that.
+
+    `config` is a file, a dict of its fields or a `Config`. `spark` is your own session, which is left running, or None
+    for one that the job makes and stops. `on_batch` is called after each batch, the start included; the next one waits
+    for it. Raises `ConfigError`; `RegistryError` where the configured schema registry does not answer.
     """
 
     def __init__(
         self,
-        config: Config,
+        config: str | Path | Mapping[str, Any] | Config,
         spark: SparkSession | None = None,
-        on_batch: Callable[[dict[str, Any]], None] | None = None,
+        on_batch: Callable[[BatchReport], None] | None = None,
     ) -> None:
-        self.config = config = connected(config)
+        self.config = config = connected(config_of(config, Role.DIFF))
         self.topics = config.topics
         self._given, self._spark = spark, spark
         self._on_batch = on_batch
@@ -126,6 +154,12 @@ class DiffJob:
     """And of at most so many bytes."""
 
     # -- life ------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self, available_now: bool = False) -> Self:
         """Starts the stream, after the fold of a start without state. `available_now` stops it at the topic's end.
@@ -497,20 +531,21 @@ class DiffJob:
 
     def _report(self, state: Batch, seconds: float) -> None:
         self._checkpoint.write_progress(state)
-        report: dict[str, Any] = {
-            "topic": self.topics.changes,
-            "batch": state.number,
-            "seconds": round(seconds, 3),
-            "records": state.totals.records,
-            "repeats": state.totals.repeats,
-            "resets": state.totals.resets,
-            "changes": state.totals.changes,
-            "resets_rows": state.totals.resets_rows,
-            "dead_letters": state.totals.dead_letters,
-            "lag": self._lag(state),
-            "behind": round(max(0.0, state.written_ms - state.newest_ms) / 1000, 3) if state.newest_ms else None,
-            "open_resets": sum(segment.open is not None for segment in state.segments.values()),
-        }
+        totals = state.totals
+        report = BatchReport(
+            topic=self.topics.changes,
+            batch=state.number,
+            seconds=round(seconds, 3),
+            records=totals.records,
+            repeats=totals.repeats,
+            resets=totals.resets,
+            changes=totals.changes,
+            resets_rows=totals.resets_rows,
+            dead_letters=totals.dead_letters,
+            lag=self._lag(state),
+            behind=round(max(0.0, state.written_ms - state.newest_ms) / 1000, 3) if state.newest_ms else None,
+            open_resets=sum(segment.open is not None for segment in state.segments.values()),
+        )
         log.info("%s", orjson.dumps(report).decode())
         if self._metrics is not None:
             self._metrics.observe(report)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,6 +19,9 @@ from deelog_schemas.config import Config
 from deelog_schemas.pages import Page, PageServer
 from deelog_spark.errors import DiffError
 
+if TYPE_CHECKING:
+    from deelog_spark.diff_job import BatchReport
+
 _BUCKETS: Final = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
 
 
@@ -27,7 +30,7 @@ class Metrics:
 
     def __init__(self, config: Config) -> None:
         self._topic = config.topics.changes
-        self._last: dict[str, Any] | None = None
+        self._last: tuple[BatchReport, float] | None = None
         self._lock = threading.Lock()
         registry = self._registry = CollectorRegistry()
         self._seconds = Histogram(
@@ -43,11 +46,11 @@ class Metrics:
                 "another port or host, or 0 for none"
             ) from error
 
-    def observe(self, batch: dict[str, Any]) -> None:
-        """Takes the report of a finished batch (`DiffJob`, `on_batch`)."""
+    def observe(self, batch: BatchReport) -> None:
+        """Takes the report of a finished batch."""
         with self._lock:
-            self._last = {**batch, "at": time.time()}
-        self._seconds.labels(self._topic).observe(batch["seconds"])
+            self._last = batch, time.time()
+        self._seconds.labels(self._topic).observe(batch.seconds)
 
     def close(self) -> None:
         """Stops serving."""
@@ -60,33 +63,34 @@ class Metrics:
     def collect(self) -> Iterable[Metric]:
         """The metrics of a scrape; none before the first batch is done."""
         with self._lock:
-            last = self._last
-        if last is None:
+            observed = self._last
+        if observed is None:
             return
+        last, at = observed
         for name, help_, value in (
-            ("records", "Records of the change topic that were read.", last["records"]),
-            ("repeats", "Of them, those that came again and were dropped.", last["repeats"]),
-            ("dead_letters", "Of them, those that could not be decoded and were put aside.", last["dead_letters"]),
+            ("records", "Records of the change topic that were read.", last.records),
+            ("repeats", "Of them, those that came again and were dropped.", last.repeats),
+            ("dead_letters", "Of them, those that could not be decoded and were put aside.", last.dead_letters),
         ):
             yield self._family(CounterMetricFamily, name, help_, [((), value)])
-        resets = [((reason,), count) for reason, count in last["resets"].items()]
+        resets = [((reason,), count) for reason, count in last.resets.items()]
         yield self._family(CounterMetricFamily, "resets", "Resets that were completed.", resets, "reason")
         ops = [
             ((op, cause), count)
-            for cause, name in (("change", "changes"), ("reset", "resets_rows"))
-            for op, count in last[name].items()
+            for cause, counts in (("change", last.changes), ("reset", last.resets_rows))
+            for op, count in counts.items()
         ]
         yield self._family(CounterMetricFamily, "differences", "Records of the diff topic.", ops, "op", "cause")
-        gauges = [
-            ("batch", "Number of the last batch, -1 the start.", last["batch"]),
-            ("last_batch_timestamp_seconds", "When it was done, Unix time.", last["at"]),
-            ("open_resets", "Segments that are held back until their reset ends.", last["open_resets"]),
-            ("lag_records", "Offsets between the last batch and the topic's end.", last["lag"]),
-            ("behind_seconds", "How old its newest record was when it was done.", last["behind"]),
+        gauges: list[tuple[str, str, float | None]] = [
+            ("batch", "Number of the last batch, -1 the start.", last.batch),
+            ("last_batch_timestamp_seconds", "When it was done, Unix time.", at),
+            ("open_resets", "Segments that are held back until their reset ends.", last.open_resets),
+            ("lag_records", "Offsets between the last batch and the topic's end.", last.lag),
+            ("behind_seconds", "How old its newest record was when it was done.", last.behind),
         ]
-        for name, help_, value in gauges:
-            if value is not None:
-                yield self._family(GaugeMetricFamily, name, help_, [((), value)])
+        for name, help_, gauge in gauges:
+            if gauge is not None:
+                yield self._family(GaugeMetricFamily, name, help_, [((), gauge)])
 
     def _family(
         self, kind: type[Any], name: str, help_: str, samples: Sequence[tuple[tuple[str, ...], float]], *labels: str

@@ -9,11 +9,12 @@ import inspect
 import time
 from collections.abc import Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from deelog_schemas.config import Config
+from deelog_schemas.config import Config, Role, config_of
 from deelog_schemas.header import Kind
 from deelog_spark.batches.columns import cut, decoded, in_jvm
 from deelog_spark.errors import DiffError, LossError, TopicError
@@ -25,11 +26,13 @@ from deelog_spark.session import is_connect
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    Given = str | Path | Mapping[str, Any] | Config
+
 _CLOCKS_MS: Final = 60_000
 """So much may the clocks of brokers and Spark differ, or a tenth of the lag."""
 
 
-def changes(spark: SparkSession, config: Config, **options: Any) -> DataFrame:
+def changes(spark: SparkSession, config: Given, **options: Any) -> DataFrame:
     """The diff topic as a streaming DataFrame, one row per difference, in order per key.
 
     Columns: cache, segment (int), op (c, u, d), key, before and after (struct key, value, expires_at: milliseconds
@@ -44,14 +47,18 @@ def changes(spark: SparkSession, config: Config, **options: Any) -> DataFrame:
     with neither cause nor ts, and with the key alone in `before`; the delete's own row may come before it. A query
     that was away for longer than that and the topic's delete.retention.ms may miss deletes: begin it anew. The query
     has no state. No Python runs for JSON; other formats need deelog and its extra for them on the executors.
+
+    `config` is a file, a dict of its fields, of which a reader needs `bootstrap.servers`, `topic.prefix`, `cache.name`
+    and the formats, or a `Config`. Raises `ConfigError`.
     """
+    config = config_of(config, Role.CLIENT)
     wanted = {"startingOffsets": "earliest", **options, **kafka_options(config)}
     raw = spark.readStream.format("kafka").options(**wanted).option("subscribe", config.topics.diff).load()
     rows = _differences(cut(raw), config, tombstones=_may_be_alone(config["reader.max.lag.ms"]))
     return decoded(rows, connected(config), config.topics.diff, timestamp=True)
 
 
-def real_time(spark: SparkSession, config: Config, every: str = "5 seconds") -> dict[str, str]:
+def real_time(spark: SparkSession, config: Given, every: str = "5 seconds") -> dict[str, str]:
     """The trigger of a query over `changes()` in Spark's real-time mode: `.trigger(**real_time(spark, config))`.
 
     Rows arrive some milliseconds after their commit instead of a micro-batch later; `every` is how often the query
@@ -65,6 +72,7 @@ def real_time(spark: SparkSession, config: Config, every: str = "5 seconds") -> 
     """
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    config = config_of(config, Role.CLIENT)
     if not in_jvm(config):
         raise DiffError("real-time mode takes no Python in the query, which only records in JSON can do without")
     if is_connect(spark):
@@ -100,7 +108,7 @@ def collapse(rows: DataFrame) -> DataFrame:
     return rows.groupBy("cache", "segment", "key").agg(last).select("last.*")
 
 
-def latest(spark: SparkSession, config: Config, as_of: Mapping[int, int] | None = None) -> DataFrame:
+def latest(spark: SparkSession, config: Given, as_of: Mapping[int, int] | None = None) -> DataFrame:
     """The cache's content according to the diff topic: a batch DataFrame with one row per live key.
 
     Columns: cache, segment, key, value, expires_at (milliseconds or null; an expired entry stays until the cache
@@ -109,10 +117,11 @@ def latest(spark: SparkSession, config: Config, as_of: Mapping[int, int] | None 
     it does the same call give the same rows again. No Python runs for JSON.
 
     Raises `TopicError` where there is no diff topic; `LossError` for offsets that are gone, or so old that records
-    below may be compacted away; `DiffError` where `as_of` lacks a partition.
+    below may be compacted away; `DiffError` where `as_of` lacks a partition. `config` as for `changes`.
     """
     from pyspark.sql import functions as F
 
+    config = config_of(config, Role.CLIENT)
     topic = config.topics.diff
     with closing(Cluster(config)) as cluster:
         partitions = _diff_partitions(cluster, config)

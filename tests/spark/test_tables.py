@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from deelog_schemas.config import Config
+from deelog_schemas.config import Config, ConfigError
 from deelog_schemas.header import HEADER_NAME, Kind, pack
 from deelog_schemas.operation import Entry
 from deelog_spark import DiffJob, changes, collapse, latest, real_time
@@ -84,6 +84,14 @@ def test_changes_asks_spark_for_no_schema(spark: SparkSession, monkeypatch: pyte
     for name in ("schema", "columns", "dtypes"):
         monkeypatch.setattr(kind, name, property(lambda _: pytest.fail("it asked for a schema")))
     assert changes(spark, config).isStreaming
+
+
+def test_a_reader_gives_the_fields_that_it_needs(spark: SparkSession) -> None:
+    given = {"bootstrap.servers": "127.0.0.1:9", "topic.prefix": "shop", "cache.name": "sessions"}
+    assert changes(spark, given).isStreaming
+    for ask in (changes, latest, real_time):
+        with pytest.raises(ConfigError, match=r"topic\.prefix: is required"):
+            ask(spark, {"bootstrap.servers": "127.0.0.1:9", "cache.name": "sessions"})
 
 
 def test_a_tombstone_whose_delete_compaction_may_have_taken_is_a_delete(

@@ -11,11 +11,10 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from deelog_schemas.config import load
 from deelog_spark import latest
 
 file, offsets = sys.argv[1:]
 spark = SparkSession.builder.appName("as of").getOrCreate()
-held = latest(spark, load(file, "diff"), as_of={int(partition): n for partition, n in json.loads(offsets).items()})
+held = latest(spark, file, as_of={int(partition): n for partition, n in json.loads(offsets).items()})
 for row in held.orderBy("key").toLocalIterator():
     print(json.dumps({"key": row.key, "value": row.value, "expires_at": row.expires_at}))

@@ -10,11 +10,10 @@ what it has written, and changes nothing.
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 
-from deelog_schemas.config import load
 from deelog_spark import changes
 
 spark = SparkSession.active()
-config = load(str(spark.conf.get("spark.deelog.config")), "diff")
+config = str(spark.conf.get("spark.deelog.config"))
 table = str(spark.conf.get("spark.deelog.table"))
 
 

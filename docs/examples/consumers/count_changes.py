@@ -13,7 +13,6 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from deelog_schemas.config import load
 from deelog_spark import changes
 
 file, table, checkpoint = sys.argv[1:]
@@ -30,7 +29,7 @@ def upsert(counts: DataFrame, number: int) -> None:
 
 spark = SparkSession.builder.appName("count changes").getOrCreate()
 counts = (
-    changes(spark, load(file, "diff"))
+    changes(spark, file)
     .withWatermark("ts", "1 hour")
     .groupBy(F.window("ts", "1 minute"), "op")
     .agg(F.count("*").alias("changes"))

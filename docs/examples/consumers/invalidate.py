@@ -13,7 +13,6 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from redis import Redis
 
-from deelog_schemas.config import load
 from deelog_spark import changes
 
 file, url, checkpoint = sys.argv[1:]
@@ -32,7 +31,7 @@ def delete(batch: DataFrame, number: int) -> None:
 spark = SparkSession.builder.appName("invalidate").getOrCreate()
 query = (
     # An invalidation needs no past: what the second cache holds when the job starts first is for you to clear.
-    changes(spark, load(file, "diff"), startingOffsets="latest")
+    changes(spark, file, startingOffsets="latest")
     .writeStream.foreachBatch(delete)
     .option("checkpointLocation", Path(checkpoint).absolute().as_uri())
     .trigger(availableNow=True)  # to today's end; without this line it goes on

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from deelog_schemas.config import load
 from deelog_spark import changes, collapse
 
 file, table, checkpoint = sys.argv[1], Path(sys.argv[2]).absolute(), Path(sys.argv[3]).absolute()
@@ -34,7 +33,7 @@ def merge(batch: DataFrame, number: int) -> None:
 spark = SparkSession.builder.appName("keep delta").getOrCreate()
 spark.sql(f"CREATE TABLE IF NOT EXISTS {name} (key STRING, value STRING, expires_at BIGINT) USING delta")
 query = (
-    changes(spark, load(file, "diff"))
+    changes(spark, file)
     .writeStream.foreachBatch(merge)
     .option("checkpointLocation", checkpoint.as_uri())
     .trigger(availableNow=True)  # to today's end; without this line it goes on

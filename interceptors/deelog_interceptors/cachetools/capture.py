@@ -38,7 +38,7 @@ from deelog_interceptors.hosting.connector_thread import (
     forget_all,
     threads_of_the_program,
 )
-from deelog_schemas.config import Config, ConfigError, FieldError, Role, load, parse
+from deelog_schemas.config import Config, ConfigError, FieldError, Role, config_of, parse
 from deelog_schemas.entry_limit import EntryLimit
 from deelog_schemas.errors import DeelogError
 from deelog_schemas.operation import Trace
@@ -136,11 +136,8 @@ def capture(
 
 
 def _settings(config: str | Path | Mapping[str, Any] | Config) -> Config:
-    if isinstance(config, str | Path):
-        return load(config, Role.CACHE)
-    if isinstance(config, Config):
-        return parse(config.raw, Role.CACHE) if config.role is Role.NODE else config
-    return parse(config, Role.CACHE)
+    settings = config_of(config, Role.CACHE)
+    return parse(settings.raw, Role.CACHE) if settings.role is Role.NODE else settings
 
 
 def _traces() -> Callable[[], Trace | None]:

@@ -12,7 +12,7 @@ because it is sent to Spark as a zip of pure Python.
 
 from __future__ import annotations
 
-from deelog_schemas.config.config import Config, load, parse
+from deelog_schemas.config.config import Config, config_of, load, parse
 from deelog_schemas.config.field import Field, Importance, Role, Type
 from deelog_schemas.config.fields import FIELDS, GROUPS
 from deelog_schemas.config.secrets import MASK, Masked, Secret
@@ -34,6 +34,7 @@ __all__ = [
     "Role",
     "Secret",
     "Type",
+    "config_of",
     "load",
     "parse",
     "refused_from_rest",

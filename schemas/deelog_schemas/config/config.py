@@ -73,6 +73,13 @@ def parse(mapping: Mapping[str, Any], role: Role | str = Role.NODE) -> Config:
     return Config(raw, values, role)
 
 
+def config_of(given: str | Path | Mapping[str, Any], role: Role | str = Role.NODE) -> Config:
+    """The configuration in a file or in a flat map; one that was loaded or parsed before as it is."""
+    if isinstance(given, Config):
+        return given
+    return load(given, role) if isinstance(given, str | Path) else parse(given, role)
+
+
 class Config(Mapping[str, Any]):
     """Typed values by field name, defaults and the given overrides included. Immutable; prints secrets masked.
 

@@ -18,6 +18,7 @@ from deelog_schemas.config import (
     ConfigError,
     Role,
     Secret,
+    config_of,
     load,
     parse,
 )
@@ -363,3 +364,17 @@ assert not {{"orjson", "javaproperties", "click", "socket", "ssl"}} & set(sys.mo
 """
     run = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
     assert (run.stdout, run.stderr) == ("8192\n", "")
+
+
+def test_a_configuration_is_a_file_its_fields_or_itself(tmp_path: Path) -> None:
+    fields = {"bootstrap.servers": "a:1", "topic.prefix": "shop", "cache.name": "sessions"}
+    file = tmp_path / "reader.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in fields.items()))
+    for given in (fields, file, str(file)):
+        config = config_of(given, Role.CLIENT)
+        assert (config.topics.diff, config.role) == ("shop.sessions.diff", Role.CLIENT)
+        assert config_of(config, Role.NODE) is config
+    with pytest.raises(ConfigError, match=r"node\.id: is required"):
+        config_of(fields)
+    with pytest.raises(ConfigError, match=r"diff\.checkpoint\.location: is required"):
+        config_of(str(file), "diff")
