@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from deelog_spark import latest
 
 file, offsets = sys.argv[1:]
-spark = SparkSession.builder.appName("as of").getOrCreate()
+settings = {"spark.log.level": "WARN", "spark.sql.shuffle.partitions": 8}  # not 200: a batch of a cache is small
+spark = SparkSession.builder.appName("as of").config(map=settings).getOrCreate()
 held = latest(spark, file, as_of={int(partition): n for partition, n in json.loads(offsets).items()})
 for row in held.orderBy("key").toLocalIterator():
     print(json.dumps({"key": row.key, "value": row.value, "expires_at": row.expires_at}))

@@ -27,7 +27,8 @@ def upsert(counts: DataFrame, number: int) -> None:
     connection.close()
 
 
-spark = SparkSession.builder.appName("count changes").getOrCreate()
+settings = {"spark.log.level": "WARN", "spark.sql.shuffle.partitions": 8}  # not 200: a batch of a cache is small
+spark = SparkSession.builder.appName("count changes").config(map=settings).getOrCreate()
 counts = (
     changes(spark, file)
     .withWatermark("ts", "1 hour")

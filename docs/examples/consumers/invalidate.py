@@ -28,7 +28,7 @@ def delete(batch: DataFrame, number: int) -> None:
                 pipeline.execute()
 
 
-spark = SparkSession.builder.appName("invalidate").getOrCreate()
+spark = SparkSession.builder.appName("invalidate").config("spark.log.level", "WARN").getOrCreate()
 query = (
     # An invalidation needs no past: what the second cache holds when the job starts first is for you to clear.
     changes(spark, file, startingOffsets="latest")

@@ -30,7 +30,8 @@ def merge(batch: DataFrame, number: int) -> None:
     """)
 
 
-spark = SparkSession.builder.appName("keep delta").getOrCreate()
+settings = {"spark.log.level": "WARN", "spark.sql.shuffle.partitions": 8}  # not 200: a batch of a cache is small
+spark = SparkSession.builder.appName("keep delta").config(map=settings).getOrCreate()
 spark.sql(f"CREATE TABLE IF NOT EXISTS {name} (key STRING, value STRING, expires_at BIGINT) USING delta")
 query = (
     changes(spark, file)

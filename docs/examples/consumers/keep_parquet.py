@@ -39,7 +39,8 @@ def merge(batch: DataFrame, number: int) -> None:
             shutil.rmtree(old)
 
 
-spark = SparkSession.builder.appName("keep parquet").getOrCreate()
+settings = {"spark.log.level": "WARN", "spark.sql.shuffle.partitions": 8}  # not 200: a batch of a cache is small
+spark = SparkSession.builder.appName("keep parquet").config(map=settings).getOrCreate()
 query = (
     changes(spark, file)
     .writeStream.foreachBatch(merge)
