@@ -39,8 +39,9 @@ from benchmarks.common import Figure, kafka, parser, show
 from deelog_schemas.config import Config
 from deelog_schemas.keys import partition_of, segment_of
 from deelog_spark.batches import tasks
-from deelog_spark.diff_job import BatchReport, DiffJob
+from deelog_spark.diff_job import DiffJob
 from deelog_spark.java_options import kafka_options
+from deelog_spark.report import BatchReport
 from deelog_spark.session import session
 from deelog_spark.sinks.kafka import Written
 from tests.support.changes import Cache, config_of, settled_ends

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deelog_spark.diff_job import BatchReport, DiffJob
+    from deelog_spark.diff_job import DiffJob
+    from deelog_spark.report import BatchReport
     from deelog_spark.tables import changes, collapse, latest, real_time
 
 __all__ = ["BatchReport", "DiffJob", "changes", "collapse", "latest", "real_time"]
@@ -13,10 +14,14 @@ __all__ = ["BatchReport", "DiffJob", "changes", "collapse", "latest", "real_time
 
 def __getattr__(name: str) -> Any:
     # Late, so that `deelog --help` and executors do not load what they do not need.
-    if name in ("BatchReport", "DiffJob"):
-        from deelog_spark import diff_job
+    if name == "DiffJob":
+        from deelog_spark.diff_job import DiffJob
 
-        return getattr(diff_job, name)
+        return DiffJob
+    if name == "BatchReport":
+        from deelog_spark.report import BatchReport
+
+        return BatchReport
     if name in ("changes", "collapse", "latest", "real_time"):
         from deelog_spark import tables
 

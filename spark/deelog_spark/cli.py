@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from deelog_schemas.config import Config
-    from deelog_spark.diff_job import BatchReport, DiffJob
+    from deelog_spark.diff_job import DiffJob
+    from deelog_spark.report import BatchReport
 
 _TURN_SECONDS: Final = 0.5
 _OWN: Final = ("diff.checkpoint.location", "diff.topic", "diff.parquet.path", "diff.metrics.port")

@@ -23,7 +23,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -41,6 +40,7 @@ from deelog_spark.errors import CheckpointError, DiffError, LossError
 from deelog_spark.folding.diff_record import CHANGE, RESET, ROW_DDL, ROW_ORDER, ROW_SCHEMA, Row, connected, renderer_of
 from deelog_spark.java_options import kafka_options
 from deelog_spark.kafka import Cluster, KafkaException, unreachable
+from deelog_spark.report import BatchReport
 from deelog_spark.session import is_lost, is_spark_error, load_kafka, refuse_connect, session, spark_error, uri_of
 from deelog_spark.sinks.kafka import BatchMarker, Writer, Written, stays_hidden
 from deelog_spark.sinks.sink import sinks_of
@@ -82,34 +82,6 @@ _REPLACING: Final = tenacity.Retrying(
 
 _Done = tuple[Batch, list[Written], "Callable[[], DataFrame]"]
 """A batch that is in the diff topic: its plan, what was written, and its rows for the other sinks."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchReport:
-    """What a batch's log line says. The counts are of all batches so far, by reason or by op."""
-
-    topic: str
-    """The change topic."""
-    batch: int
-    """-1: the start."""
-    seconds: float
-    records: int
-    """Of the change topic."""
-    repeats: int
-    """Of them, those that came again."""
-    resets: dict[str, int]
-    """Those that ended."""
-    changes: dict[str, int]
-    """Differences that a change caused."""
-    resets_rows: dict[str, int]
-    """Those that a reset caused."""
-    dead_letters: int
-    lag: int | None
-    """Offsets up to the topic's end; None: unknown."""
-    behind: float | None
-    """The age of the newest record, in seconds; None: unknown."""
-    open_resets: int
-    """Segments whose reset has not ended."""
 
 
 class DiffJob:

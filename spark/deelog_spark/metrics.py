@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,9 +18,7 @@ from prometheus_client.exposition import choose_encoder
 from deelog_schemas.config import Config
 from deelog_schemas.pages import Page, PageServer
 from deelog_spark.errors import DiffError
-
-if TYPE_CHECKING:
-    from deelog_spark.diff_job import BatchReport
+from deelog_spark.report import BatchReport
 
 _BUCKETS: Final = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +16,7 @@ from deelog_schemas import canonical
 from deelog_schemas.config import Config
 from deelog_schemas.errors import RecordError
 from deelog_schemas.header import HEADER_NAME, Kind, pack
-from deelog_spark import BatchReport, DiffJob, diff_job
+from deelog_spark import DiffJob, diff_job
 from deelog_spark.batches.checkpoint import Checkpoint
 from deelog_spark.batches.plan import Planner
 from deelog_spark.errors import BusyError, CheckpointError, DiffError, TopicError
@@ -26,7 +24,6 @@ from deelog_spark.folding.diff_record import renderer_of
 from deelog_spark.kafka import Cluster
 from deelog_spark.sinks.kafka import Writer
 from tests.spark import scenes
-from tests.spark.processes import WAIT
 from tests.spark.reference import expected, held, in_parquet, in_topic, read, unordered
 from tests.spark.scenes import Carried
 from tests.spark.tables import Sqlite, in_table
@@ -517,28 +514,6 @@ def test_a_start_that_was_not_finished_is_planned_anew_behind_another_job(
     before = in_topic(config, 2)
     run(config, spark)
     assert in_topic(config, 2) == before
-
-
-def test_a_job_tells_of_each_batch_and_is_stopped_also_after_an_error(
-    config: Config, spark: SparkSession, caplog: pytest.LogCaptureFixture
-) -> None:
-    cache = Cache(config)
-    cache.put(cache.key(0, 0), b"v")
-    told: list[BatchReport] = []
-    caplog.set_level(logging.INFO, "deelog.diff")
-
-    def failing() -> None:
-        with DiffJob(dict(config.raw), spark, told.append) as job:
-            assert job.start(available_now=True).await_termination(WAIT)
-            raise RuntimeError("the caller's")
-
-    with pytest.raises(RuntimeError, match="the caller's"):
-        failing()
-    assert (told[0].batch, told[0].records, told[0].lag, told[0].resets_rows["c"]) == (-1, 0, 0, 1)
-    lines = [json.loads(record.message) for record in caplog.records if record.name == "deelog.diff"]
-    assert lines == [asdict(report) for report in told]
-    with DiffJob(config, spark) as again:  # nobody holds its checkpoint
-        assert again.start(available_now=True).await_termination(WAIT)
 
 
 def test_a_start_whose_rows_cannot_be_written_does_not_count(

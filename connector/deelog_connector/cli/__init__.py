@@ -26,7 +26,7 @@ GROUP: Final = "deelog.commands"
 INTERRUPTED: Final = 130
 
 # Which extra a deelog command needs. An entry point could name it, but packaging tools have begun to refuse that.
-EXTRAS: Final = {"node": "grid", "run": "redis", "play": "redis", "demo": "demo", "simulate": "demo", "diff": "spark"}
+EXTRAS: Final = {"node": "grid", "run": "redis", "play": "play", "demo": "demo", "simulate": "demo", "diff": "spark"}
 
 
 class LazyGroup(click.Group):

@@ -181,6 +181,11 @@ def _extras(wanted: Requirement) -> list[dict[str, str]]:
     return [{"extra": extra} for extra in ("", *wanted.extras)]
 
 
+@pytest.mark.parametrize("extra", ["", "cachetools", "grid", "redis", "rest", "avro", "otel"])
+def test_a_cache_node_installs_neither_rich_nor_spark(extra: str) -> None:
+    assert not asked_for("deelog", extra) & {"rich", "pyspark", "pandas", "zstandard"}
+
+
 def test_deelog_play_needs_no_more_than_its_extra(tmp_path: Path) -> None:
     (tmp_path / "trace.tsv").write_text("")
     there = asked_for("deelog", cli.EXTRAS["play"])
