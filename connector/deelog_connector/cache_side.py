@@ -128,6 +128,9 @@ class CaptureSink(Protocol):
     def phase(self, segment: int) -> str:
         """How far the segment's takeover is: `writing` once changes are written, `released`, `idle` if not owned."""
 
+    def withholds(self, segment: int) -> bool:
+        """Whether the segment's partition takes nothing at the moment, or was not read yet: its writes wait."""
+
     def unwritten(self) -> int:
         """Acknowledged operations, resets and takeovers that Kafka is not yet known to hold."""
 
@@ -188,9 +191,6 @@ class ReplicaSink(CaptureSink, Protocol):
 
     def waits(self, seconds: float) -> bool:
         """Whether Kafka has not answered for so long: a transaction, the opening of a session, a release."""
-
-    def withholds(self, segment: int) -> bool:
-        """Whether the segment's partition takes nothing at the moment, so that no release of it can be written."""
 
     def forget(self, segment: int) -> None:
         """This node holds no copy any more; history and op log are dropped."""

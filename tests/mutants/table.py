@@ -3114,6 +3114,14 @@ STREAMS: Final = (
         because=NO_STREAM,
     ),
     Mutant(
+        "takes-for-later-what-it-had-not-read",
+        "",
+        "a connector that claims while positions cannot be read gives way for ever to what was there before",
+        (Edit(CAPTURE, "self._epochs[segment] = position.epoch", "pass"),),
+        detector="scenario claimed_unread",
+        because=NO_STREAM,
+    ),
+    Mutant(
         "one-database-for-all",
         "",
         "each cache of a process has the changes of database 0",

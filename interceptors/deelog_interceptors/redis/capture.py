@@ -89,6 +89,8 @@ class Capture(StreamSide):
         begin, and where it began there: the positions that said so are replaced one by one."""
         self._epochs: dict[int, int] = {}
         """Of the segments that were claimed."""
+        self._unread: set[int] = set()
+        """Of them those that were claimed while Kafka did not tell what was written of them before."""
         self._released: set[int] = set()
         """Segments that move."""
         self.acked = 0
@@ -295,6 +297,8 @@ class Capture(StreamSide):
             tapes[segment].close()
             self._epochs[segment] = self._epoch
             self.sink.promote(segment, self._epoch)
+            if self.sink.position(segment) is None and self.sink.withholds(segment):
+                self._unread.add(segment)
 
     def goes_on_as(self, lineage: Lineage) -> None:
         """The stream goes on from where the tape ends, perhaps as another one: what was read of it beyond is void."""
@@ -372,6 +376,7 @@ class Capture(StreamSide):
             self._resets.pop(segment, None)
         self._wanting -= segments
         self.outranked -= segments
+        self._unread -= segments
 
     def _answer(self, question: _Counting, low: int, rank: int) -> None:
         """`low`: up to there Kafka has all of the segments that this server was primary of by a view of that rank."""
@@ -418,6 +423,7 @@ class Capture(StreamSide):
 
     def decided(self, segment: int, written: int | None) -> None:
         tape = self.tape.segments[segment]
+        self._unread.discard(segment)
         self.sink.resumed(segment)
         if written is None:
             tape.drop(self.tape.offset)
@@ -464,6 +470,11 @@ class Capture(StreamSide):
         self.tape.segments[segment].close()
         self._resets.pop(segment, None)
         self.outranked.add(segment)
+        position = self.sink.position(segment) if segment in self._unread else None
+        source = _source_of(position)
+        if position is not None and source is not None and source.rank <= self.view.rank:
+            self._epochs[segment] = position.epoch  # it was there before the claim
+        self._unread.discard(segment)
 
 
 def _low(sources: Mapping[int, Source], rank: int) -> tuple[int, int]:

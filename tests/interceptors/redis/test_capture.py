@@ -317,6 +317,7 @@ class Recording:
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
         self.positions: dict[int, PositionState] = {}
+        self.withheld: set[int] = set()
         self.room = 1 << 40
         self.budget = Budget(4, 1 << 40)
 
@@ -335,6 +336,9 @@ class Recording:
 
     def highest_claim(self) -> int:
         return 3
+
+    def withholds(self, segment: int) -> bool:
+        return segment in self.withheld
 
     def position(self, segment: int) -> PositionState | None:
         return self.positions.get(segment)
@@ -649,6 +653,42 @@ def test_who_was_promoted_after_this_server_supersedes_it() -> None:
         assert alone.capture.is_superseded() is expected, (epoch, source)
     alone.sink.positions = {1: position(5, source=other)._replace(epoch=5)}
     assert not alone.capture.is_superseded(), "nobody has claimed that one"
+
+
+@pytest.mark.parametrize(("unread", "rank"), [(True, 0), (True, 1), (False, 0)])
+def test_what_could_not_be_read_at_the_claim_is_no_later_claim(unread: bool, rank: int) -> None:
+    """But of a later view it is."""
+    alone = Alone()
+    alone.sink.withheld = {2} if unread else set()
+    alone.capture.take(PRIMARY, frozenset({2}))
+    there = position(5, source=encode_source(Source("two", Anchor(100, 5), Anchor(100, 5), 100, 0, rank=rank)))
+    alone.sink.positions = {2: there._replace(epoch=9)}
+    alone.capture.stepped_down(2, "a higher claim")
+    assert alone.capture.is_superseded() is (not unread or rank == 1)
+    alone.sink.positions = {2: there._replace(epoch=10)}
+    assert alone.capture.is_superseded()
+
+
+@pytest.mark.parametrize("once", ["decided", "lost", "known before"])
+def test_a_claim_is_unread_only_until_it_is_decided(once: str) -> None:
+    alone = Alone()
+    alone.sink.withheld = {2}
+    there = position(5, source=encode_source(Source("two", Anchor(100, 5), Anchor(100, 5), 100, 0)))
+    if once == "known before":
+        alone.sink.positions = {2: there}
+    alone.capture.take(PRIMARY, frozenset({2}))
+    alone.sink.withheld.clear()
+    if once == "decided":
+        alone.capture.count(2, 1, None)
+        alone.capture.offset_is(100)
+        alone.capture.decided(2, None)
+    elif once == "lost":
+        alone.sink.positions = {2: there}
+        alone.capture.take(REPLICA)
+        alone.capture.take(PRIMARY)
+    alone.sink.positions = {2: there._replace(epoch=9)}
+    alone.capture.stepped_down(2, "a higher claim")
+    assert alone.capture.is_superseded()
 
 
 @pytest.mark.parametrize("fork", [110, 115])
