@@ -145,18 +145,26 @@ def ends_in_order() -> Iterator[None]:
     """SIGTERM and SIGHUP end the block like Ctrl-C, with everything cleaned up; further ones wait."""
     hook = sys.unraisablehook
 
-    def end(number: int, _frame: FrameType | None) -> None:
+    def end(number: int, frame: FrameType | None) -> None:
+        while frame is not None and frame.f_code is not dropped.__code__:
+            frame = frame.f_back
+        if frame is not None:  # nothing is raised from there either
+            send_again(number)
+            return
         for other in _ENDING:
             signal.signal(other, signal.SIG_IGN)
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
     def dropped(told: sys.UnraisableHookArgs) -> None:
-        # The signal came amid a finalizer, from where nothing is raised: it comes again.
+        # The signal came amid a finalizer, from where nothing is raised.
         if not isinstance(told.exc_value, (KeyboardInterrupt, SystemExit)):
             hook(told)
             return
         number = signal.SIGINT if isinstance(told.exc_value, KeyboardInterrupt) else int(told.exc_value.code or 0) - 128
         signal.signal(number, end)
+        send_again(number)
+
+    def send_again(number: int) -> None:
         again = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), number))
         again.daemon = True
         again.start()

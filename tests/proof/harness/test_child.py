@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
@@ -173,6 +174,26 @@ def test_a_signal_amid_a_finalizer_is_not_lost(number: int, raised: type[BaseExc
     assert getattr(caught.value, "code", 0) in (0, 128 + number)
     assert signal.getsignal(number) is former
     assert sys.unraisablehook is hook
+
+
+def test_a_signal_is_not_lost_while_it_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine on which the thread that sends it starts late."""
+
+    class Late(threading.Timer):
+        def start(self) -> None:
+            super().start()
+            self.join()  # it comes before this returns
+            sum(range(10))
+
+    def ended() -> None:
+        with ends_in_order():
+            Finalized(signal.SIGTERM)
+            until(lambda: False, 5, "the signal's exception")
+
+    starts = iter([Late, threading.Timer, threading.Timer])
+    monkeypatch.setattr("deelog_proof.harness.child.threading.Timer", lambda *given: next(starts)(*given))
+    with pytest.raises(SystemExit):
+        ended()
 
 
 def test_what_else_a_finalizer_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
