@@ -76,7 +76,7 @@ def test_through_spark_connect(
     file = written(config, tmp_path)
     with connect_server(tmp_path, spark_jars) as address:
         command = [sys.executable, "-c", CLIENT, address, str(file), json.dumps(then)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["session"] == "pyspark.sql.connect.session"

@@ -60,7 +60,7 @@ def example(config: Config, tmp_path: Path, spark: SparkSession, monkeypatch: py
 def asked(command: list[str], folder: Path) -> str:
     """Runs a program to its end. Returns its output."""
     env = {**os.environ, "SPARK_HOME": str(HOME)}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
