@@ -107,8 +107,7 @@ class Jobs:
                     job = starting.result()
                     click.echo(f"deelog diff: {job.topics.changes} -> {job.topics.diff}, running")
             except BaseException:
-                for job in self._jobs:
-                    job.request_stop()  # else the pool waits for starts that nobody needs any more
+                self._ask_to_stop()  # else the pool waits for starts that nobody needs any more
                 raise
         running = list(self._jobs)
         while running:
@@ -117,17 +116,19 @@ class Jobs:
     def request_stop(self) -> None:
         """Lets every job stop after its batch. Safe in a signal handler."""
         self.stopping = True
-        for job in self._jobs:
-            job.request_stop()
+        self._ask_to_stop()
 
     def stop(self) -> None:
         """Stops every job after its batch."""
-        for job in self._jobs:
-            job.request_stop()
+        self._ask_to_stop()
         for job in self._jobs:
             job.stop()
         if self._shared is not None:
             self._shared.stop()
+
+    def _ask_to_stop(self) -> None:
+        for job in self._jobs:
+            job.request_stop()
 
 
 def _refuse_twins(configs: list[Config]) -> None:

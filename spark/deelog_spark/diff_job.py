@@ -21,16 +21,15 @@ import operator
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import orjson
 import pyarrow as pa
 import tenacity
 
-from deelog_schemas.config import Config, Role, config_of
+from deelog_schemas.config import Given, Role, config_of
 from deelog_schemas.errors import DeelogError, RecordError
 from deelog_schemas.kafka.progress import MAX_STALL_SECONDS, STALL_SECONDS
 from deelog_spark.batches import columns, ranges, tasks
@@ -94,7 +93,7 @@ class DiffJob:
 
     def __init__(
         self,
-        config: str | Path | Mapping[str, Any] | Config,
+        config: Given,
         spark: SparkSession | None = None,
         on_batch: Callable[[BatchReport], None] | None = None,
     ) -> None:

@@ -9,12 +9,11 @@ import inspect
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from deelog_schemas.config import Config, Role, config_of
+from deelog_schemas.config import Config, Given, Role, config_of
 from deelog_schemas.header import Kind
 from deelog_spark.batches.columns import cut, decoded, in_jvm
 from deelog_spark.errors import DiffError, LossError, TopicError
@@ -25,8 +24,6 @@ from deelog_spark.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-    Given = str | Path | Mapping[str, Any] | Config
 
 _CLOCKS_MS: Final = 60_000
 """So much may the clocks of brokers and Spark differ, or a tenth of the lag."""

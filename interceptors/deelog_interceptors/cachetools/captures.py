@@ -20,7 +20,7 @@ from deelog_interceptors.cachetools.errors import CaptureFailed
 from deelog_interceptors.cachetools.serialize import Serializer
 from deelog_interceptors.cachetools.telling import AnyCache
 from deelog_interceptors.hosting.connector_thread import JOIN_SECONDS, ConnectorThread
-from deelog_schemas.config import Config, ConfigError, FieldError, Role, load, parse
+from deelog_schemas.config import Config, ConfigError, FieldError, Role, config_of, parse
 
 
 class Options(TypedDict, total=False):
@@ -42,10 +42,8 @@ class Captures(Mapping[str, Capture]):
     """
 
     def __init__(self, config: str | Path | Mapping[str, Any] | Config) -> None:
-        if isinstance(config, str | Path):
-            self._config = load(config, Role.CONNECTOR)
-        else:
-            self._config = parse(config.raw if isinstance(config, Config) else config, Role.CONNECTOR)
+        settings = config_of(config, Role.CONNECTOR)
+        self._config = settings if settings.role is Role.CONNECTOR else parse(settings.raw, Role.CONNECTOR)
         if self._config["cache.name"] is not None:
             problem = "must not be set for several caches: each is given its name with capture()"
             raise ConfigError([FieldError("cache.name", problem, repr(self._config["cache.name"]))])

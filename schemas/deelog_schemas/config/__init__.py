@@ -12,7 +12,7 @@ because it is sent to Spark as a zip of pure Python.
 
 from __future__ import annotations
 
-from deelog_schemas.config.config import Config, config_of, load, parse
+from deelog_schemas.config.config import Config, Given, config_of, load, parse
 from deelog_schemas.config.field import Field, Importance, Role, Type
 from deelog_schemas.config.fields import FIELDS, GROUPS
 from deelog_schemas.config.secrets import MASK, Masked, Secret
@@ -29,6 +29,7 @@ __all__ = [
     "Declared",
     "Field",
     "FieldError",
+    "Given",
     "Importance",
     "Masked",
     "Role",

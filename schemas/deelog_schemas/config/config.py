@@ -27,6 +27,9 @@ MAX_KEYS: Final = 1000
 MAX_VALUE_LENGTH: Final = 65_536
 MAX_SUGGESTIONS: Final = 5
 
+Given = str | Path | Mapping[str, Any]
+"""A file, its fields, or a `Config`."""
+
 
 def load(path: str | Path, role: Role | str = Role.NODE) -> Config:
     """The configuration in a `.properties` or `.json` file.
@@ -73,7 +76,7 @@ def parse(mapping: Mapping[str, Any], role: Role | str = Role.NODE) -> Config:
     return Config(raw, values, role)
 
 
-def config_of(given: str | Path | Mapping[str, Any], role: Role | str = Role.NODE) -> Config:
+def config_of(given: Given, role: Role | str = Role.NODE) -> Config:
     """The configuration in a file or in a flat map; one that was loaded or parsed before as it is."""
     if isinstance(given, Config):
         return given

@@ -20,9 +20,9 @@ from tests.interceptors.cachetools.support import Attached, Clock
 from tests.interceptors.cachetools.test_capture import config, told
 from tests.interceptors.cachetools.test_telling import (
     BROKEN,
+    EACH_KIND,
     HANDLERS,
     KINDS,
-    SLOWER,
     Instant,
     Interrupted,
     instants,
@@ -116,7 +116,7 @@ def test_one_that_cannot_be_captured_any_more_stays_as_it_was(caplog: pytest.Log
     assert "cannot be captured any more as it is" in caplog.messages[0]
 
 
-@pytest.mark.parametrize("kind", ["plain", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOWER)])
+@pytest.mark.parametrize("kind", EACH_KIND)
 @pytest.mark.parametrize("handler", ["raises", *HANDLERS])
 def test_a_handler_comes_at_any_instant_of_a_check(kind: str, handler: str) -> None:
     caches: list[Any] = []

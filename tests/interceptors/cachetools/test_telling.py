@@ -117,6 +117,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "traced": {"trace": lambda: (("traceparent", b"00"),)},
 }
 SLOWER = [kind for kind in KINDS if kind != "plain"]
+EACH_KIND = ["plain", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOWER)]
 
 
 def made(name: str, **kind: Any) -> tuple[Attached, Clock]:
@@ -162,7 +163,7 @@ def test_a_call_is_interrupted_at_any_instant(name: str, kind: str, operation: s
 
 
 @pytest.mark.parametrize("name", ["TTLCache", "TLRUCache"])
-@pytest.mark.parametrize("kind", ["plain", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOWER)])
+@pytest.mark.parametrize("kind", EACH_KIND)
 @pytest.mark.parametrize("operation", ["expire", "new", "popitem", "clear"])
 def test_expiry_is_interrupted_at_any_instant(name: str, kind: str, operation: str) -> None:
     def do(instant: Instant) -> None:
